@@ -9,13 +9,16 @@ call and a kernel in every other phase. Names and sizes of records are as in rec
 from __future__ import annotations
 
 import argparse
-import struct
+import sys
 from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+sys.path.append(str(Path(__file__).parents[1] / "lab"))
+from protobuf_writer import content, number, single  # a script has its own folder on the path only
 
 BEGAN_NS = 1_795_233_446_906_786_962
 PID = 14538
@@ -25,27 +28,6 @@ OPERATOR, STEP, USER_DEFINED, OPERATOR_INNER, KERNEL, LAUNCH = 0, 2, 7, 8, 4, 15
 PER_STEP = 1000
 
 Node = tuple[str, int, int, int, list["Node"], bool]
-
-
-def varint(number: int) -> bytes:
-    """A number as protobuf writes it; negative ones as 64 bits."""
-    number &= 2**64 - 1
-    out = bytearray()
-    while number > 127:
-        out.append(number & 127 | 128)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
-def whole(number: int, value: int) -> bytes:
-    """A field that is a number."""
-    return varint(number << 3) + varint(value)
-
-
-def content(number: int, value: bytes) -> bytes:
-    """A field that is a text or a message."""
-    return varint(number << 3 | 2) + varint(len(value)) + value
 
 
 def step(index: int, at: int, n_operators: int) -> Node:
@@ -70,40 +52,40 @@ def step(index: int, at: int, n_operators: int) -> Node:
 def event(node: Node) -> bytes:
     """The host event of a node."""
     name, kind, start, end, _, _ = node
-    fields = whole(2, kind) + whole(3, start) + whole(4, end) + whole(5, PID) + whole(6, PID)
+    fields = number(2, kind) + number(3, start) + number(4, end) + number(5, PID) + number(6, PID)
     return content(1, name.encode()) + fields
 
 
 def launch(node: Node, correlation: int) -> bytes:
     """A call in the node, and the kernel that it launched."""
     at = node[2] + 1_000
-    sizes = b"".join(whole(i, v) for i, v in enumerate((128, 1, 1, 64, 4, 1, 0, 4096, 40, 0, 0, 0, 0, 0), 1))
-    rates = b"".join(varint(i << 3 | 5) + struct.pack("<f", v) for i, v in ((15, 2.5), (16, 20.0), (17, 0.5)))
-    times = whole(3, at + 9_000) + whole(4, at + 14_000)
-    where = whole(5, 0) + whole(6, 1) + whole(7, 7) + whole(8, correlation)
+    sizes = b"".join(number(i, v) for i, v in enumerate((128, 1, 1, 64, 4, 1, 0, 4096, 40, 0, 0, 0, 0, 0), 1))
+    rates = b"".join(single(i, v) for i, v in ((15, 2.5), (16, 20.0), (17, 0.5)))
+    times = number(3, at + 9_000) + number(4, at + 14_000)
+    where = number(5, 0) + number(6, 1) + number(7, 7) + number(8, correlation)
     kernel = content(1, f"void phi::{node[0].split()[0]}_kernel<float>(float const*, long)".encode())
-    kernel += whole(2, KERNEL) + times + where + content(9, sizes + rates)
-    call = content(1, b"cudaLaunchKernel") + whole(2, at) + whole(3, at + 4_000) + whole(4, PID) + whole(5, PID)
-    call += whole(6, correlation) + whole(7, 211)
+    kernel += number(2, KERNEL) + times + where + content(9, sizes + rates)
+    call = content(1, b"cudaLaunchKernel") + number(2, at) + number(3, at + 4_000) + number(4, PID) + number(5, PID)
+    call += number(6, correlation) + number(7, 211)
     return content(4, content(1, call) + content(2, content(1, kernel)))
 
 
 def nodes(n_events: int, *, launches: bool) -> Iterator[bytes]:
     """Host nodes breadth first, the root first."""
-    root = content(1, b"root node") + whole(2, USER_DEFINED) + whole(3, 0) + whole(4, -1) + whole(5, 0) + whole(6, 0)
-    yield content(2, whole(1, 0) + whole(2, -1) + content(3, root))
+    ids = number(2, USER_DEFINED) + number(3, 0) + number(4, -1) + number(5, 0) + number(6, 0)
+    yield content(2, number(1, 0) + number(2, -1) + content(3, content(1, b"root node") + ids))
     n_operators = (PER_STEP - 1) // 5
     at, queue = BEGAN_NS, deque[tuple[int, Node]]()
     for index in range(-(-n_events // (1 + 5 * n_operators))):
         queue.append((0, step(index, at, n_operators)))
         at = queue[-1][1][3] + 20_000
-    number = 0
-    while queue and number < n_events:
+    index = 0
+    while queue and index < n_events:
         parent, node = queue.popleft()
-        number += 1
-        queue.extend((number, child) for child in node[4])
-        extra = launch(node, number) if launches and node[5] else b""
-        yield content(2, whole(1, number) + whole(2, parent) + content(3, event(node)) + extra)
+        index += 1
+        queue.extend((index, child) for child in node[4])
+        extra = launch(node, index) if launches and node[5] else b""
+        yield content(2, number(1, index) + number(2, parent) + content(3, event(node)) + extra)
 
 
 def main() -> None:
@@ -113,9 +95,9 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=1_000_000, help="host events")
     parser.add_argument("--launches", action="store_true", help="with calls and kernels")
     given = parser.parse_args()
-    tree = whole(1, PID) + b"".join(nodes(given.events, launches=given.launches))
+    tree = number(1, PID) + b"".join(nodes(given.events, launches=given.launches))
     extra = content(4, content(1, str(PID).encode()) + content(2, b"MainThread"))
-    given.out.write_bytes(content(1, b"1.0.2") + whole(2, 0) + content(3, tree) + extra)
+    given.out.write_bytes(content(1, b"1.0.2") + number(2, 0) + content(3, tree) + extra)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from starlette.testclient import TestClient
 import stepscope
 from stepscope import exports, renderers
 from stepscope.core.errors import StepscopeError
+from stepscope.core.schema import TABLES
 from stepscope.core.trace import Run
 from stepscope.query import tables
 from stepscope.renderers import figures
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
     from stepscope.core.options import Option
+    from stepscope.core.trace import Trace
 
     Question = tuple[str, Callable[[], object]]
 
@@ -46,8 +48,10 @@ MEMORY_FACTOR, MEMORY_MORE_MIB = 3, 200
 SQL = (
     "SELECT name, count(*), sum(dur_ns) FROM spans GROUP BY name",
     "SELECT category, avg(dur_ns) FROM spans LEFT JOIN steps USING (step) GROUP BY ALL",
+    "SELECT s.name, sum(s.dur_ns) FROM spans s JOIN kernels k USING (span_id) GROUP BY 1",
     'SELECT * FROM "step-breakdown"',
 )
+OPEN = "open"
 _REQUESTS = (
     "", "timeline", "compare?a=0&b=1", "tables", "sql", "sql?q=SELECT+count(*)+FROM+spans", "download/kernels.csv",
     "api/trace/0/layout", "api/trace/0/search?q=a", "api/trace/0/span/0", "api/trace/0/span/999999999",
@@ -62,20 +66,29 @@ class TookTooLongError(BaseException):
 
 
 def questions(paths: list[str], base: Path) -> Iterator[Question]:
-    """All questions about files, some of which also need a sound file of the same kind."""
-    paths = list(stepscope.load_run(paths).paths)
-    traces = {path: stepscope.load(path) for path in (*paths, str(base))}
+    """All questions about files, some of which also need a sound file. The first opens them, and must be asked."""
+    traces: dict[str, Trace] = {}
+
+    def opened() -> None:
+        every = (*stepscope.load_run(paths).paths, str(base))
+        traces.update({path: stepscope.load(path) for path in every})
+
+    yield OPEN, opened
+    if not traces:
+        return
+    paths = [path for path in traces if path != str(base)] or [str(base)]
 
     def run_of(*paths: str) -> Run:
         return Run(paths, traces.__getitem__, paths)
 
     trace, run, one, sound = traces[paths[0]], run_of(*paths), run_of(paths[0]), run_of(str(base))
+    yield "describe", lambda: (repr(trace), trace._repr_html_(), [trace.table(name) for name in trace.tables])
     yield from _of_tables(run, run_of(paths[0], str(base)))
     for name in figures.names():
         yield f"figure {name}", partial(_figure, trace, name)
     yield "report", partial(_rendered, run)
     yield "report with the base", partial(_rendered, run_of(*paths, str(base)))
-    for query in SQL:
+    for query in (*SQL, *(f'SELECT * FROM "{name}" ORDER BY 1 LIMIT 100' for name in TABLES)):
         yield f"sql {query[:40]}", partial(stepscope.sql, run, query)
     yield "compare with itself", lambda: str(stepscope.compare(one, one))
     yield "compare with the base", lambda: str(stepscope.compare(sound, one))
@@ -115,7 +128,7 @@ def _values(option: Option) -> tuple[Any, ...]:
     return ("aten::", "(")
 
 
-def _figure(trace: stepscope.Trace, name: str) -> None:
+def _figure(trace: Trace, name: str) -> None:
     analysis = tables.find(name)
     frame, _ = tables.collect(trace, analysis, on_missing=lambda *_: None)
     rows = tables.drawn(trace, analysis, frame)
@@ -206,7 +219,7 @@ def most_mib(base: Path) -> float:
     """What a question about a changed file may take: three times what the sound file takes, and 200 MB."""
     peak = 0.0
     for name, question in questions([str(base)], base):
-        if name in _HEAVIEST:
+        if name in (OPEN, *_HEAVIEST):
             ask(question, float("inf"))
             peak = max(peak, peak_mib())
     return MEMORY_FACTOR * peak + MEMORY_MORE_MIB

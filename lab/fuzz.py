@@ -115,6 +115,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--share", type=float, default=1.0, help="with --meaning: of the questions, chosen at random (1)"
     )
+    parser.add_argument("--seeds", default="", help="with --meaning: begin with the small files of such a name")
     parser.add_argument("--keep", type=Path, help="folder for the files of the cases")
     parser.add_argument("--also", type=Path, help="folder of more traces to begin with")
     parser.add_argument("--only", action="store_true", help="begin with protobuf files of that folder alone")
@@ -166,7 +167,7 @@ def _start(
     command += ["--minutes", str(left)] if left < float("inf") else []
     command += ["--keep", str(given.keep)] if given.keep else []
     command += ["--also", str(given.also), *["--only"] * given.only] if given.also else []
-    command += ["--meaning", "--share", str(given.share)] if given.meaning else []
+    command += ["--meaning", "--share", str(given.share), "--seeds", given.seeds] if given.meaning else []
     with out.open("wb") as file, (folder / f"{first}.err").open("wb") as errors:
         return subprocess.Popen(command, stdout=file, stderr=errors), first, n, out
 
@@ -212,7 +213,8 @@ def _work_on_meaning(given: argparse.Namespace) -> Tally:
     tally = Tally()
     until = time.monotonic() + 60 * given.minutes
     with tempfile.TemporaryDirectory() as folder:
-        seeds = list(small_files.write_all(Path(folder) / "seeds").values())
+        every = small_files.write_all(Path(folder) / "seeds")
+        seeds = [path for name, path in every.items() if name.startswith(given.seeds)]
         more = semantic_mutations.seeds_in(given.also) if given.also else []
         base = small_files.sound(Path(folder) / "seeds")
         most_mib = contract.most_mib(base)
@@ -239,24 +241,23 @@ def _keeps_contract(
     tally: Tally, case: int, paths: list[str], base: Path, most_mib: float, random: Random, share: float
 ) -> bool:
     """Asks a share of the questions. False if one of them took too long."""
-    began, step = time.monotonic(), "read"
-    in_time = True
+    began, in_time = time.monotonic(), True
     try:
-        asked = contract.questions(paths, base)
-        for step, question in asked if share == 1 else (one for one in asked if random.random() < share):
+        for step, question in contract.questions(paths, base):
+            if step != contract.OPEN and random.random() >= share:
+                continue
             faulthandler.dump_traceback_later(contract.WALL_SECONDS, exit=True)
             try:
-                tally.steps[f"{step}: {contract.ask(question, most_mib)}"] += 1
+                answer = contract.ask(question, most_mib)
+                if step == contract.OPEN:
+                    tally.outcomes["read" if answer == "answered" else f"refused: {answer}"] += 1
+                else:
+                    tally.steps[f"{step}: {answer}"] += 1
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # noqa: BLE001  what a bug raises, a panic in Polars and our alarm among them
                 tally.fail(case, _place_of(error, step), "".join(traceback.format_exception(error)[-12:]))
                 in_time = in_time and not isinstance(error, contract.TookTooLongError)
-        tally.outcomes["read"] += 1
-    except StepscopeError as error:
-        tally.outcomes[f"refused: {type(error).__name__}"] += 1
-    except Exception as error:  # noqa: BLE001
-        tally.fail(case, _place_of(error, "read"), "".join(traceback.format_exception(error)[-12:]))
     finally:
         faulthandler.cancel_dump_traceback_later()
     if (took := time.monotonic() - began) > tally.slowest_s:
@@ -350,7 +351,8 @@ def _peak_mib() -> float:
 
 
 def _summary(tally: Tally, seconds: float) -> None:
-    n = sum(tally.outcomes.values()) + sum(len(c) for key, c in tally.failures.items() if key.startswith("read:"))
+    unread = ("read:", "open:")
+    n = sum(tally.outcomes.values()) + sum(len(c) for key, c in tally.failures.items() if key.startswith(unread))
     print(f"{n:,} cases in {seconds:,.0f} s ({n / max(seconds, 1e-9):.1f} a second)")
     print(
         f"slowest {tally.slowest_s:.2f} s (case {tally.slowest_case}), "

@@ -1,9 +1,12 @@
 """How right `stepscope predict` is: against simulated programs, and against recordings of known effect.
 
 python predictions.py oracle [--programs 200] [--first N] [--without all | none | FIELD,…] [--worst 20] [--keep DIR]
+python predictions.py pairs DATA       recordings before and after a change, in the collection of real traces
+python predictions.py identity DATA    no change at all must give the recorded step, for every real trace
 
 `oracle` asks ten questions about each random program; the truth is the program changed and simulated again. It
 prints errors with all fields recorded and with each one left out, errors by kind of program, and the worst answers.
+An answer with basis `bound` has no error of its own: it is right if its interval holds the truth.
 """
 
 from __future__ import annotations
@@ -61,8 +64,12 @@ class Answer:
 
     @property
     def error(self) -> float:
-        """Of the predicted step, relative to the true one; infinite without an answer."""
-        return float("inf") if self.failure else self.predicted / self.truth - 1
+        """Of the predicted step, relative to the true one; infinite without an answer. Of a bound: how far it fails."""
+        if self.failure:
+            return float("inf")
+        low, high = self.low_ns / self.step_ns, self.high_ns / self.step_ns
+        nearest = min(max(self.truth, low), high) if self.basis == "bound" else self.predicted
+        return nearest / self.truth - 1
 
     @property
     def covered(self) -> bool:
@@ -71,7 +78,12 @@ class Answer:
         return low * 0.995 <= self.truth <= high * 1.005
 
 
-def ask(case: Case, folder: Path, without: str | None) -> list[Answer]:
+def true_steps(case: Case) -> list[float]:
+    """The step of each changed program, in ns."""
+    return [simulate(change.apply(case.program)).step_ns for change in case.changes]
+
+
+def ask(case: Case, truths: list[float], folder: Path, without: str | None = None) -> list[Answer]:
     """Record the case, ask all its questions."""
     paths = []
     for rank in case.run.ranks:
@@ -79,14 +91,14 @@ def ask(case: Case, folder: Path, without: str | None) -> list[Answer]:
         write(rank, case.program.first_step, paths[-1], without)
     source = stepscope.load(str(paths[0])) if len(paths) == 1 else [str(path) for path in paths]
     answers = []
-    for change in case.changes:
-        truth = simulate(change.apply(case.program)).step_ns
+    for change, truth in zip(case.changes, truths, strict=True):
         what = (case.seed, case.kinds, change.texts, case.run.step_ns, truth)
         try:
             row = stepscope.predict(source, list(change.texts)).row(0, named=True)
-            numbers = [float(row[name]) for name in ("step_ns", "predicted_ns", "low_ns", "high_ns")]
-            answers.append(Answer(*what, *numbers, row["basis"]))
-        except (StepscopeError, TypeError) as error:
+            low, high, said = row["low_ns"], row["high_ns"], row["predicted_ns"]
+            middle = (low + high) / 2  # of a bound, which has no point
+            answers.append(Answer(*what, row["step_ns"], middle if said is None else said, low, high, row["basis"]))
+        except StepscopeError as error:
             answers.append(Answer(*what, failure=str(error)))
     return answers
 
@@ -111,12 +123,17 @@ def first_right(answers: Sequence[Answer]) -> bool | None:
 
 
 def quantiles(answers: Iterable[Answer]) -> str:
-    """Count, median, 95th percentile and largest error, and how many intervals hold the truth."""
+    """Count, share of bounds, median and 95th percentile of errors, share up to 1 %, intervals that hold."""
     rows = list(answers)
     errors = np.abs([a.error for a in rows])
     median, high = np.quantile(errors, (0.5, 0.95), method="inverted_cdf")
     covered = np.mean([a.covered for a in rows])
-    return f"{len(rows):>6} | {median:8.2%} | {high:8.2%} | {np.mean(errors <= 0.01):7.1%} | {covered:7.1%}"
+    bounds = np.mean([a.basis == "bound" for a in rows])
+    return (f"{len(rows):>6} | {bounds:7.1%} | {median:8.2%} | {high:8.2%} | {np.mean(errors <= 0.01):7.1%} | "
+            f"{covered:7.1%}")  # fmt: skip
+
+
+HEAD = "| {:20} |      n |  bounds |   median |     95 % |   ≤ 1 % | interval holds |\n|---|---|---|---|---|---|---|"
 
 
 def oracle(args: argparse.Namespace) -> None:
@@ -130,16 +147,17 @@ def oracle(args: argparse.Namespace) -> None:
         folder = Path(args.keep or temporary)
         for seed in seeds:
             case = random_case(seed)
+            truths = true_steps(case)
             for field in fields:
-                answers[field] += ask(case, folder, field)
-    print("| left out |      n |   median |     95 % | ≤ 1 % | interval holds |\n|---|---|---|---|---|---|")
+                answers[field] += ask(case, truths, folder, field)
+    print(HEAD.format("left out"))
     for field, rows in answers.items():
         print(f"| {field or 'nothing':20} | {quantiles(rows)} |")
     rows = answers[fields[0]]
-    print("\n| kind of program |      n |   median |     95 % | ≤ 1 % | interval holds |\n|---|---|---|---|---|---|")
+    print("\n" + HEAD.format("kind of program"))
     for kind in sorted({kind for a in rows for kind in a.kinds}):
         print(f"| {kind:20} | {quantiles(a for a in rows if kind in a.kinds)} |")
-    print("\n| question |      n |   median |     95 % | ≤ 1 % | interval holds |\n|---|---|---|---|---|---|")
+    print("\n" + HEAD.format("question"))
     for kind in sorted({_question(a) for a in rows}):
         print(f"| {kind:20} | {quantiles(a for a in rows if _question(a) == kind)} |")
     programs = [[a for a in rows if a.seed == seed and not a.failure] for seed in seeds]
@@ -153,6 +171,92 @@ def oracle(args: argparse.Namespace) -> None:
     for a in sorted(rows, key=lambda a: -abs(a.error))[: args.worst]:
         print(f"{a.seed:4} {a.error:+8.1%} truth {1 - a.truth:6.1%} said {1 - a.predicted:6.1%} {a.basis} "
               f"{' + '.join(a.texts)[:70]:70} {', '.join(sorted(a.kinds))} {a.failure}")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Recordings before and after a change; the truth is the median step of the second ones."""
+
+    name: str
+    before: str
+    after: str  # a pattern; of several recordings the mean of their medians counts
+    texts: tuple[str, ...]
+    ranks: bool = False
+
+
+GRAPHS, T4 = "traces/cuda-graph-pairs/", "traces/more/kineto-cudagraph/vit-infer-t4/"
+PAIRS = (
+    *(Pair(f"graphs, {title} {device}", f"{GRAPHS}{before.format(device)}", f"{GRAPHS}{after.format(device)}",
+           ("launch: graphs",))
+      for device in ("rtx3080", "v100")
+      for title, before, after in (
+          ("ViT", "ViT_{}_one_image_no_cuda_graph*", "ViT_{}_one_image_cuda_graph*"),
+          ("TimeSformer", "timeSformer_{}_one_video_no_cuda_graph*", "timeSformer_{}_one_video_cuda_graph*"),
+          ("CIFAR training", "Cifar10_{}_training_no_cudagraph_batch4.*", "Cifar10_{}_training_cudagraph_batch4.*"),
+          ("CIFAR validation", "Cifar10_{}_validation_no_cudagraph_batch4.*",
+           "Cifar10_{}_validation_cudagraph_batch4.*"),
+      )),
+    Pair("graphs, ViT t4", f"{T4}no_cuda*", f"{T4}cuda*", ("launch: graphs",)),
+    *(Pair(f"loader, ResNet-50 {name}", f"traces/kineto/resnet50_num_workers_0/*{name}*",
+           "traces/kineto/resnet50_num_workers_4/*", ("loader: hidden",)) for name in ("3089861", "3566756")),
+    Pair("slow loader", "faultlab/slow_dataloader/abnormal/*json.gz", "faultlab/slow_dataloader/normal?/*json.gz",
+         ("loader: hidden",)),
+    Pair("straggler", "faultlab/ddp_straggler/abnormal/*/*json.gz", "faultlab/ddp_straggler/normal?/*/*json.gz",
+         ("ranks: no stragglers",), ranks=True),
+)  # fmt: skip
+
+
+def _median_step(pattern: str, data: Path) -> float:
+    medians = [stepscope.load(str(path)).steps["dur_ns"].median() for path in sorted(data.glob(pattern))]
+    return float(np.mean([median for median in medians if isinstance(median, float)]))
+
+
+def pairs(args: argparse.Namespace) -> None:
+    """Predict each second recording from the first."""
+    errors, covered = [], []
+    print(
+        "| pair | recorded ms | truth ms | predicted ms | interval ms | error | basis |\n|---|---|---|---|---|---|---|"
+    )
+    for pair in PAIRS:
+        paths = [str(path) for path in sorted(args.data.glob(pair.before))]
+        recorded, truth = _median_step(pair.before, args.data), _median_step(pair.after, args.data)
+        try:
+            row = stepscope.predict(paths, list(pair.texts)).row(0, named=True)
+        except StepscopeError as error:
+            print(f"| {pair.name} | {recorded / 1e6:.2f} | {truth / 1e6:.2f} | {error} | | | |")
+            errors.append(float("inf"))
+            covered.append(False)
+            continue
+        scale = recorded / row["step_ns"]
+        low, high = row["low_ns"] * scale, row["high_ns"] * scale
+        said = (low + high) / 2 if row["predicted_ns"] is None else row["predicted_ns"] * scale
+        errors.append(said / truth - 1)
+        covered.append(low * 0.995 <= truth <= high * 1.005)
+        print(f"| {pair.name} | {recorded / 1e6:.2f} | {truth / 1e6:.2f} | {said / 1e6:.2f} | {low / 1e6:.2f} to "
+              f"{high / 1e6:.2f} | {said / truth - 1:+.1%} | {row['basis']} |")  # fmt: skip
+    median, high = np.quantile(np.abs(errors), (0.5, 0.9), method="inverted_cdf")
+    print(f"\n{len(errors)} pairs: median error {median:.1%} (bar 5 %), 90th percentile {high:.1%} (bar 15 %), "
+          f"interval holds in {np.mean(covered):.0%} (bar 80 %)")  # fmt: skip
+
+
+def identity(args: argparse.Namespace) -> None:
+    """Ask for no change of every trace that has steps or work of a device."""
+    good = 0
+    for path in sorted(args.data.glob("**/*json*")):
+        for text in ("device: 1x", "host: 1x"):
+            try:
+                rows = stepscope.predict(str(path), [text])
+            except StepscopeError as error:
+                reason = str(error)
+                continue
+            wrong = rows.filter((rows["predicted_ns"] - rows["step_ns"]).abs() > 0)
+            good += wrong.is_empty()
+            if not wrong.is_empty():
+                print(path.relative_to(args.data), text, wrong["step_ns"][0], wrong["predicted_ns"][0])
+            break
+        else:
+            print(f"{path.relative_to(args.data)}: {reason}")
+    print(f"{good} traces give their recorded step")
 
 
 def _question(answer: Answer) -> str:
@@ -170,6 +274,10 @@ def main() -> None:
     one.add_argument("--worst", type=int, default=20)
     one.add_argument("--keep")
     one.set_defaults(run=oracle)
+    for name, run in (("pairs", pairs), ("identity", identity)):
+        one = commands.add_parser(name)
+        one.add_argument("data", type=Path)
+        one.set_defaults(run=run)
     args = parser.parse_args()
     os.environ["STEPSCOPE_CACHE"] = "0"
     args.run(args)

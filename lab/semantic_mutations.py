@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import mutations
+import stored_mutations
+from protobuf_writer import content, varint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,6 +65,8 @@ def seeds_in(folder: Path) -> list[Path]:
 
 def write_mutated(seed: Path, folder: Path, random: Random) -> list[str]:
     """Writes the seed, a file or a folder of files, with some changes of meaning; gives the files to open."""
+    if stored_mutations.is_stored(seed):
+        return [str(stored_mutations.write_mutated(seed, folder, random))]
     if seed.is_dir():
         shutil.copytree(seed, folder, dirs_exist_ok=True)
         for path in random.sample(files := sorted(folder.iterdir()), min(len(files), random.choice((1, 1, 2, 9)))):
@@ -271,29 +275,20 @@ def _packed(row: Row) -> bytes:
                 if isinstance(value, bytes)
                 else str(value).encode("utf-8", "replace")
             )
-            out += _as_varint(int(number) << 3 | 2) + _as_varint(len(raw)) + raw
+            out += content(int(number), raw)
         elif value is not None and wire == "0":
-            out += _as_varint(int(number) << 3) + _as_varint(
+            out += varint(int(number) << 3) + varint(
                 int(max(min(float(value), 1.8e19), -9e18)) if isinstance(value, float) else value
             )
         elif value is not None:
             code = "<d" if wire == "1" else "<f"
-            out += _as_varint(int(number) << 3 | int(wire)) + struct.pack(code, min(max(float(value), -3e38), 3e38))
+            out += varint(int(number) << 3 | int(wire)) + struct.pack(code, min(max(float(value), -3e38), 3e38))
     return bytes(out)
-
-
-def _as_varint(number: int) -> bytes:
-    number &= 2**64 - 1
-    out = bytearray()
-    while number > 127:
-        out.append(number & 127 | 128)
-        number >>= 7
-    return bytes([*out, number])
 
 
 _DECODERS: dict[str, Callable[[Path], Lists]] = {
     ".json": _json, ".hatchet": _json, ".csv": _csv, ".tsv": _csv, ".txt": _text, ".log": _text,
-    ".sqlite": _database, ".db": _database, ".rpd": _database, ".pb": _protobuf,
+    ".sqlite": _database, ".db": _database, ".rpd": _database, ".pb": _protobuf, ".pftrace": _protobuf,
 }  # fmt: skip
 
 

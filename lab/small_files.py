@@ -11,10 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import mutations
 
+import stepscope
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 TESTS = Path(__file__).parents[1] / "tests" / "readers"
+#: Those that are also written as stored folders.
+STORED = ("kineto-cuda", "kineto-steps", "nsys", "ncu-csv", "paddle-json", "rocprof-db", "latencyprism", "counters")
 T0 = 1_700_000_000_000_000_000
 
 
@@ -56,6 +60,9 @@ def write_all(target: Path) -> dict[str, Path]:
         columns + "add_kernel                              |       5632   0.00   0.25\n" * 3,
     )
     put("step-costs", "costs.json", json.dumps({"batch_cost_s": [[0.1, 16], [0.2, 16]], "reader_cost_s": [[0.01, 0]]}))
+    for name in STORED:
+        stepscope.export(stepscope.load_run([str(seeds[name])]), "parquet", output=target / f"stored-{name}")
+        seeds[f"stored-{name}"] = next((target / f"stored-{name}").glob("*/meta.json")).parent
     return {
         name: next(iter(files)) if len(files := list(path.iterdir())) == 1 else path for name, path in seeds.items()
     }
@@ -72,6 +79,7 @@ def _of_tests(put: Any) -> None:
     import nsys_stats_files as stats
     import paddle_profiles as paddle
     import perf_files as latencyprism
+    import perfetto_traces as perfetto
     import rocprof_files as rocm
 
     def empty(name: str, file: str) -> Path:
@@ -104,6 +112,7 @@ def _of_tests(put: Any) -> None:
     put("ncu-csv", "ncu.csv", "==PROF== Connected to process 7\n" + ncu.LONG + "".join(map(ncu.rows, range(6))))
     put("paddle-protobuf", "a.pb", paddle.training())
     put("paddle-json", "a.json", paddle.json_training())
+    put("perfetto", "a.pftrace", perfetto.TRAINING)
     rocm.folder(put("rocprof-csv", "77_x.csv", b"").parent, counter_collection=rocm.COUNTERS)
     put("rocprof-csv", "77_x.csv", b"").unlink()
     put("rocprof-json", "results.json", rocm.document())

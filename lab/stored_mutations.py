@@ -1,82 +1,43 @@
 """Stored folders that no program of ours wrote: tables and descriptions changed, each from one random.Random.
 
-python stored_mutations.py [--cases 500] [--first 0] [--share 1] [--also DIR]
-
-Asks every question about each folder, or a random share of them. Exit code 1 if one gives an error that is not ours,
-or takes too long or too much memory.
-
 Most changes keep a folder consistent: the lengths and numbers of rows in meta.json are those of the changed files. So
 they pass everything but a look at the values.
 """
 
 from __future__ import annotations
 
-import argparse
-import faulthandler
 import json
 import os
-import resource
 import shutil
-import signal
-import sys
-import tempfile
-import traceback
-from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
-from random import Random
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import mutations
 import polars as pl
-import questions
-
-import stepscope
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from random import Random
 
     Change = Callable[[pl.DataFrame, str, Random], pl.DataFrame]
     Document = dict[str, Any]
 
-#: For one question, of processor time; a process that hangs where it sees no signal ends after twelve times that.
-SECONDS = 10
-MOST_MIB = 900
 _HUGE = (2**31 - 1, 2**31, 2**53 + 1, 2**62, 2**63 - 1)
 
 
-def seeds(folder: Path, also: Path | None = None) -> list[Path]:
-    """The examples and some made traces, as stored folders in `folder`; of `also` those that can be stored."""
-    paths = [*sorted(mutations.EXAMPLES.glob("*/*.json.gz")), *sorted(mutations.EXAMPLES.glob("demo-ncu/*"))]
-    paths += sorted(path for path in also.rglob("*") if path.is_file()) if also else []
-    for i, document in enumerate(mutations.seeds()):
-        made = folder / f"made{i}.json"
-        made.write_text(json.dumps(document))
-        paths.append(made)
-    stored = []
-    for path in paths:
-        target = folder / f"stored{len(stored)}"
-        try:
-            stepscope.export(stepscope.load(path), "parquet", output=target)
-        except stepscope.StepscopeError:
-            continue  # results of another program, or no trace
-        stored += [inside.parent for inside in target.glob("*/meta.json")]
-    return stored
+def is_stored(path: Path) -> bool:
+    """Whether a stored trace is there."""
+    return path.is_dir() and any(path.glob("*.parquet")) and (path / "meta.json").is_file()
 
 
-def write_mutated(seed: Path, folder: Path, random: Random) -> tuple[Path, str]:
-    """A copy of a stored folder, changed in one to three ways, and what they are."""
+def write_mutated(seed: Path, folder: Path, random: Random) -> Path:
+    """A copy of a stored folder, changed in one to three ways."""
     target = folder / "stored"
     shutil.copytree(seed, target)
-    done = []
     for _ in range(random.choice((1, 1, 1, 2, 3))):
-        way = random.choices((_in_table, _in_document, _in_folder), (20, 3, 3))[0]
-        done.append(way(target, random))
-    return target, ", ".join(done)
+        random.choices((_in_table, _in_document, _in_folder), (20, 3, 3))[0](target, random)
+    return target
 
 
 def _in_table(folder: Path, random: Random) -> str:
@@ -284,86 +245,3 @@ _FILE_CHANGES: dict[str, Callable[[Path, Random], object]] = {
     "a link as": _link,
     "a pipe as": _pipe,
 }
-
-
-class TookTooLong(BaseException):
-    """No Exception, so that nothing on the way can take it for one of its own."""
-
-
-def _alarm(_signal: int, _frame: object) -> None:
-    raise TookTooLong
-
-
-def asked(number: int, stored: list[Path], share: float) -> tuple[Counter[str], list[str]]:
-    """What became of the questions about one changed folder, and what went wrong; for a process of its own."""
-    random, outcomes, failures = Random(number), Counter[str](), list[str]()
-    signal.signal(signal.SIGPROF, _alarm)
-    with tempfile.TemporaryDirectory() as place:
-        seed = random.choice(stored)
-        path, changes = write_mutated(seed, Path(place), random)
-        every = questions.questions(path, seed)
-        name, ask = "open", partial(next, every)
-        while ask is not None:
-            if share >= random.random() or name in ("open", "page closes"):
-                outcome = _outcome(ask)
-                outcomes[outcome if outcome.isidentifier() else "failed"] += 1
-                if not outcome.isidentifier():
-                    failures.append(f"case {number} ({changes} of {seed.name}), {name}: {outcome}")
-                if name == "open" and outcome != "answered":
-                    break
-            name, ask = next(every, ("", None))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
-    return outcomes, [*failures, *([f"case {number} took {peak} MiB"] if peak > MOST_MIB else [])]
-
-
-def _outcome(ask: Callable[[], object]) -> str:
-    """`answered`, the class of our error, or the place of another one."""
-    faulthandler.dump_traceback_later(12 * SECONDS, exit=True)
-    signal.setitimer(signal.ITIMER_PROF, SECONDS)
-    try:
-        ask()
-    except stepscope.StepscopeError as error:
-        return type(error).__name__
-    except BaseException as error:  # noqa: BLE001  what a bug raises, a panic in Polars and our alarm among them
-        return "".join(traceback.format_exception(error)[-6:])
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        faulthandler.cancel_dump_traceback_later()
-    return "answered"
-
-
-def main() -> int:
-    """Ask about the cases that were named; print what came of it."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--cases", type=int, default=500, help="how many (500)")
-    parser.add_argument("--first", type=int, default=0, help="number of the first (0)")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes side by side")
-    parser.add_argument("--share", type=float, default=1, help="share of the questions that are asked (1)")
-    parser.add_argument("--also", type=Path, help="folder of more traces to begin with")
-    given = parser.parse_args()
-    outcomes, failures = Counter[str](), list[str]()
-    with tempfile.TemporaryDirectory() as folder:
-        ask = partial(asked, stored=seeds(Path(folder), given.also), share=given.share)
-        left = list(range(given.first, given.first + given.cases))
-        while left:
-            # A new process now and then gives back memory; one that crashed takes the cases after it along.
-            with ProcessPoolExecutor(given.jobs, get_context("spawn"), max_tasks_per_child=20) as pool:
-                running = {number: pool.submit(ask, number) for number in left}
-                for number, answer in running.items():
-                    try:
-                        counts, more = answer.result()
-                    except BrokenProcessPool:
-                        failures.append(f"case {number}, or one beside it, crashed or hung")
-                        left = left[left.index(number) + 1 :]
-                        break
-                    outcomes += counts
-                    failures += more
-                else:
-                    left = []
-    print(f"{given.cases:,} folders:", ", ".join(f"{n:,} {what}" for what, n in outcomes.most_common()))
-    print("\n".join(failures) or "no failures")
-    return 1 if failures else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import struct
+from protobuf_writer import content, number, single
 
 PID, TID = 5, 7
 BEGAN = 1_700_000_000_000_000_123  # ns of Unix time; events count from it in ns
@@ -10,31 +10,6 @@ BEGAN = 1_700_000_000_000_000_123  # ns of Unix time; events count from it in ns
 OPERATOR, DATALOADER, STEP, RUNTIME, KERNEL, MEMCPY, MEMSET, USER_DEFINED = range(8)
 INNER, FORWARD, BACKWARD, OPTIMIZATION, COMMUNICATION, PYTHON_OP, RANGE, LAUNCH, STATIC_LAUNCH = range(8, 17)
 ALLOCATE, FREE, RESERVED_ALLOCATE, RESERVED_FREE = range(4)
-
-
-def varint(number):
-    number &= 2**64 - 1
-    out = bytearray()
-    while number > 127:
-        out.append(number & 127 | 128)
-        number >>= 7
-    return bytes([*out, number])
-
-
-def number(field, value):
-    """A field that is a varint."""
-    return varint(field << 3) + varint(value)
-
-
-def content(field, value):
-    """A field that is a text or a message."""
-    value = value.encode() if isinstance(value, str) else value
-    return varint(field << 3 | 2) + varint(len(value)) + value
-
-
-def single(field, value):
-    """A field that is a float."""
-    return varint(field << 3 | 5) + struct.pack("<f", value)
 
 
 def numbers(*values, first=1):

@@ -12,7 +12,6 @@ from stepscope.readers import expand, open_trace
         ("a.nsys-rep", "run: nsys export --type sqlite --output {folder}/a.sqlite {folder}/a.nsys-rep"),
         ("a.qdrep", "run: nsys export --type sqlite --output {folder}/a.sqlite {folder}/a.qdrep"),
         ("a.qdstrm", "run: QdstrmImporter --input-file {folder}/a.qdstrm, then nsys export"),
-        ("a.pftrace", "run: traceconv json {folder}/a.pftrace {folder}/a.json"),
     ],
 )
 def test_what_only_its_own_tools_can_open_is_answered_with_the_command(tmp_path, name, command):

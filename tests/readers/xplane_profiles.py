@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import struct
-
-from paddle_profiles import content, number, varint
+from protobuf_writer import content, double, number
 
 US = 1_000_000  # ps
-
-
-def double(field, value):
-    """A field that is a double."""
-    return varint(field << 3 | 1) + struct.pack("<d", value)
 
 
 class Ref(str):

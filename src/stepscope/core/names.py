@@ -31,6 +31,8 @@ KERNEL_CLASSES = (
 )  # fmt: skip
 
 _CACHED = 1 << 16
+#: Characters that say what a kernel does. A name of more is one of nested templates, or made to cost time.
+_JUDGED = 1000
 
 # One rule a line: the class, the pattern that tells it. The order matters: the first rule that matches decides.
 _KERNEL_CLASS_RULES = r"""
@@ -111,7 +113,7 @@ def _kernel_itself(name: str) -> str:
     """The part of a name that says what the kernel does: without the types of its arguments."""
     if match := _ASCEND.match(name):
         return str(match.group(1) or match.group(2).rpartition("_")[2])
-    return without_parameters(name)
+    return without_parameters(name)[:_JUDGED]
 
 
 @lru_cache(_CACHED)

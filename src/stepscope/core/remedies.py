@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 PYTORCH, PADDLE, JAX, TENSORFLOW = "PyTorch", "PaddlePaddle", "JAX/XLA", "TensorFlow"
 PYTORCH_XLA = "PyTorch/XLA"
+#: Formats that PyTorch's profiler writes, and those of profilers with the same options.
+_TORCHS = ("kineto", "perfetto")
+_PROFILERS = (*_TORCHS, "paddle")
 #: Devices that torch.compile generates kernels for and that capture graphs.
 _COMPILED = ("cuda", "rocm", "xpu")
 #: Names in recordings of vLLM and SGLang: their functions, operators, and the ranges around their passes.
@@ -160,7 +163,7 @@ REMEDIES = (
     Remedy("host_idle", "find what it waits for: input, a lock, another process"),
     Remedy("python", "move this work to another thread, or behind the launches of the next step"),
     Remedy("with_stack", "with_stack=True in the profiler would name the functions that it is spent in", (PYTORCH,), (),
-           ("kineto",)),
+           _TORCHS),
     Remedy(
         "with_stack", "RecordEvent ranges around parts of the program would show in which it is spent", (PADDLE,)
     ),
@@ -184,7 +187,7 @@ REMEDIES = (
     ),
     Remedy(
         "steps", "call profiler.step() after every iteration to see times per step", (PYTORCH, PADDLE), (),
-        ("kineto", "paddle"), for_engines=False,
+        _PROFILERS, for_engines=False,
     ),
     Remedy("steps", "put jax.profiler.StepTraceAnnotation around every iteration to see times per step", (JAX,)),
     Remedy(
@@ -194,24 +197,24 @@ REMEDIES = (
     Remedy("steps", "put an NVTX range around every iteration to see times per step", (), (), ("nsys",)),
     Remedy("steps", ""),
     Remedy("operators", "record them with ProfilerActivity.CPU to see whose the kernels are", (PYTORCH,), (),
-           ("kineto",)),
+           _TORCHS),
     Remedy("operators", "nsys profile --pytorch=autograd-nvtx, or NVTX ranges, would say whose the kernels are", (), (),
            ("nsys",)),
     Remedy("operators", ""),
-    Remedy("shapes", "record_shapes=True in the profiler records them", (PYTORCH, PADDLE), (), ("kineto", "paddle")),
+    Remedy("shapes", "record_shapes=True in the profiler records them", (PYTORCH, PADDLE), (), _PROFILERS),
     Remedy("shapes", "nsys profile --pytorch=autograd-shapes-nvtx records them", (), (), ("nsys",)),
     Remedy("shapes", ""),
     Remedy("stacks", "with_stack=True in the profiler records them (modules from PyTorch 1.12 on)", (PYTORCH,), (),
-           ("kineto",)),
+           _TORCHS),
     Remedy("stacks", ""),
     Remedy("allocations", "profile_memory=True in the profiler records them", (PYTORCH, PADDLE), (),
-           ("kineto", "paddle")),
+           _PROFILERS),
     Remedy("allocations", ""),
     Remedy("kernels", "record the device's activity: activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
-           (PYTORCH,), ("cuda", "rocm", "cpu", ""), ("kineto",)),
+           (PYTORCH,), ("cuda", "rocm", "cpu", ""), _TORCHS),
     Remedy("kernels", "nsys profile --trace=cuda records them", (), (), ("nsys",)),
     Remedy("kernels", "record the device's activity"),
-    Remedy("host", "record the host's operators too: ProfilerActivity.CPU", (PYTORCH,), (), ("kineto",)),
+    Remedy("host", "record the host's operators too: ProfilerActivity.CPU", (PYTORCH,), (), _TORCHS),
     Remedy("host", "record the host too: nsys profile --trace=cuda,nvtx,osrt", (), (), ("nsys",)),
     Remedy("host", "record the host too"),
     Remedy("counters", "put counters.csv next to the trace or name it with --counters; see docs/counters.md"),
@@ -241,7 +244,7 @@ REMEDIES = (
         "give the job more cores, run fewer threads, or move other jobs away; record --sched says who had the cores",
     ),
     Remedy("warm_up", "if that is warm-up, let the profiler's schedule skip it", (PYTORCH, PADDLE), (),
-           ("kineto", "paddle")),
+           _PROFILERS),
     Remedy("warm_up", "if that is warm-up or compilation, start the profile after it"),
     Remedy("throttled", "raise the CPU limit of the container"),
     Remedy("memory_bound", "only less traffic makes it faster: fusion with its neighbours, smaller types"),

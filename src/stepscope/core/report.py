@@ -67,11 +67,30 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
+class Gain:
+    """What a change is worth: a step of `step_ns` would take `predicted_ns`, and between `low_ns` and `high_ns`.
+
+    `question` is the change as `stepscope predict --if` takes it, one a line. Of a bound (`basis`) the prediction is
+    its better end, and `reason` says what is not known.
+    """
+
+    question: str
+    step_ns: float
+    predicted_ns: float
+    gain_ratio: float
+    low_ns: float
+    high_ns: float
+    basis: str
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """Something that costs time, in one line; `details` are the lines below: evidence, '→ what to do'.
 
     `value_ns` is what it costs, `value_label` of what ('per step', 'in all'), `share_ratio` the same as a share of that
     whole; null where unknown. `command` are words after `stepscope` that show more: 'show idle'; see `Report.whole`.
+    `gain` is what it is worth to mend it, if that can be said.
     """
 
     title: str
@@ -80,6 +99,7 @@ class Finding:
     value_label: str = ""
     share_ratio: float | None = None
     command: str = ""
+    gain: Gain | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -162,5 +162,114 @@ NSYS: Mapping[str, Table] = {
     )
 }
 
+_STEP = Column("step", _WHOLE, "number of the step, where recorded", key=True)
+_NPU = Column("device", _WHOLE, "number of the device, where recorded", key=True)
+_SIZE = Column("bytes", _WHOLE, "bytes that it moved", "bytes")
+_RATE = Column("bytes_per_s", _MEAN, "its rate", "bytes/s")
+_OF_GROUP = (
+    _STEP,
+    Column("kind", Name, "collective or p2p", key=True),
+    Column("name", Name, "collective, as recorded", key=True),
+    Column("group", Name, "process group, as a number", key=True),
+)
+_LINK = Column("link", Name, "kind of link: HCCS, PCIE, RDMA, SDMA, SIO, LOCAL", key=True)
+
+
+def _spans_of_time(**docs: str) -> Iterator[Column]:
+    for name, doc in docs.items():
+        yield Column(f"{name}_ns", _WHOLE, doc, "ns")
+
+
+#: What Ascend's profilers compute (CSV, JSON or analysis.db), under the names of the vendor's files where there is one.
+ASCEND: Mapping[str, Table] = {
+    t.name: t
+    for t in (
+        Table(
+            "step_trace_time",
+            "where each step's time went, as Ascend's profiler says",
+            (
+                _STEP,
+                _NPU,
+                *_spans_of_time(
+                    computation="it computes",
+                    exposed_communication="it communicates and does not compute",
+                    overlapped="it communicates and computes",
+                    communication="it communicates",
+                    idle="it does neither; copies count as this",
+                    stage="from the first to the last such work",
+                    bubble="it waits for another stage of the pipeline",
+                    exposed_without_receive="it communicates, but for receiving, and does not compute",
+                    preparing="before the first such work",
+                ),
+            ),
+        ),
+        Table(
+            "op_statistic",
+            "what operators cost on the device, as Ascend's profiler says",
+            (
+                Column("name", Name, "type of the operator, as in MatMulV3", key=True),
+                Column("core", Name, "core that it ran on, as in AI_CORE", key=True),
+                _NPU,
+                _CALLS,
+                *_spans_of_time(total="summed duration", min="least", max="most"),
+                Column("mean_ns", _MEAN, "mean", "ns"),
+                Column("share_ratio", _MEAN, "its share of the summed duration of all rows", "ratio"),
+            ),
+        ),
+        Table(
+            "api_statistic",
+            "what calls of Ascend's libraries cost, as its profiler says",
+            (
+                Column("level", Name, "library: acl, node, runtime, hccl", key=True),
+                _NAME,
+                _CALLS,
+                *_spans_of_time(total="summed duration", min="least", max="most"),
+                Column("mean_ns", _MEAN, "mean", "ns"),
+            ),
+        ),
+        Table(
+            "communication_time",
+            "how long each collective took, and of what, as Ascend's profiler says",
+            (
+                *_OF_GROUP,
+                *_spans_of_time(
+                    start="start, since 1970",
+                    elapse="from start to end",
+                    transit="data was under way",
+                    wait="it waited for other ranks",
+                    synchronization="of it, before the first data",
+                    idle="neither",
+                ),
+            ),
+        ),
+        Table(
+            "communication_links",
+            "what each collective moved over each kind of link, as Ascend's profiler says",
+            (
+                *_OF_GROUP,
+                _LINK,
+                _SIZE,
+                *_spans_of_time(transit="data was under way"),
+                _RATE,
+                Column("large_ratio", _MEAN, "share of large packets", "ratio"),
+            ),
+        ),
+        Table(
+            "communication_matrix",
+            "what each rank sent to each, as Ascend's profiler says",
+            (
+                *_OF_GROUP,
+                Column("src_rank", pl.Int32(), "rank that sends, within the group", key=True),
+                Column("dst_rank", pl.Int32(), "rank that receives", key=True),
+                _LINK,
+                _SIZE,
+                *_spans_of_time(transit="data was under way"),
+                _RATE,
+                Column("operation", Name, "the collective, where `name` is a kind"),
+            ),
+        ),
+    )
+}
+
 #: Every such table.
-RESULTS: Mapping[str, Table] = {t.name: t for t in (CYCLES, ATTRIBUTION, *NSYS.values())}
+RESULTS: Mapping[str, Table] = {t.name: t for t in (CYCLES, ATTRIBUTION, *NSYS.values(), *ASCEND.values())}

@@ -76,13 +76,10 @@ class Table:
         return pl.DataFrame([(*row, *missing) for row in rows], schema=dict(self.dtypes), orient="row")
 
     def conform(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """The frame with exactly this table's columns, in order and type; absent ones become null."""
-        have = frame.schema
+        """The frame with exactly this table's columns, in order and type (see `fitted`); absent ones become null."""
         return pl.DataFrame(
             [
-                (frame[name] if have[name] == dtype else frame[name].cast(dtype))
-                if name in have
-                else pl.Series(name, dtype=dtype).clear(frame.height)
+                fitted(frame[name], dtype) if name in frame.schema else pl.Series(name, dtype=dtype).clear(frame.height)
                 for name, dtype in self.dtypes.items()
             ]
         ).rechunk()  # Polars takes columns of a frame to have chunks of the same lengths
@@ -452,6 +449,24 @@ TABLES: Mapping[str, Table] = {
         GROUP_STATUS, ISSUES,
     )
 }  # fmt: skip
+
+
+def fitted(values: pl.Series, dtype: pl.DataType) -> pl.Series:
+    """The values in that type. Numbers that do not fit a whole type become its largest or least; NaN becomes null.
+
+    Neither end of a whole type is a value that can be (see `soundness.limits_of`), so that they are noticed.
+    """
+    if values.dtype == dtype:
+        return values
+    if not (dtype.is_integer() and values.dtype.is_numeric()):
+        return values.cast(dtype)
+    values = values.fill_nan(None) if values.dtype.is_float() else values
+    cast = values.cast(dtype, strict=False)
+    if cast.null_count() == values.null_count():
+        return cast
+    ends = np.iinfo(str(dtype).lower())
+    end = pl.when((values < 0) & (ends.min < 0)).then(pl.lit(ends.min, dtype)).otherwise(pl.lit(ends.max, dtype))
+    return pl.select(pl.coalesce(cast, pl.when(values.is_not_null()).then(end)).alias(values.name)).to_series()
 
 
 def map_names(series: pl.Series, fn: Callable[[str], Any], dtype: pl.DataType | type[pl.DataType]) -> pl.Series:

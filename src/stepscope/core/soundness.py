@@ -1,12 +1,14 @@
 """Whether the rows of a table can be: their types, nulls, numbers, the rows that ids refer to, the nesting of spans.
 
-Readers make tables that are sound. A table that another program may have written is checked here before it is used.
+Readers make tables that are sound: what cannot be is unknown there. A table that another program may have written is
+checked here before it is used. The limits of numbers are the same for both.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import polars as pl
 
 from stepscope.core.schema import SPANS
@@ -14,7 +16,7 @@ from stepscope.core.schema import SPANS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from stepscope.core.schema import Table
+    from stepscope.core.schema import Column, Table
 
 #: Columns that hold row numbers, and the table that has these rows.
 _ROWS_OF: Mapping[str, str] = {
@@ -23,9 +25,46 @@ _ROWS_OF: Mapping[str, str] = {
     "device_id": "devices",
     "stack_id": "stacks",
 }
-#: Whole numbers are closer to zero than this, so that the sum of two has 64 bits.
-_LIMIT = 2**62
+#: The longest that a span can last: 30 days.
+LONGEST_NS = 30 * 86_400 * 10**9
+_MOST_RANKS = 2**24
+#: Least and most of what is known of a whole file.
+FACTS: Mapping[str, tuple[int, int]] = {
+    "rank": (0, _MOST_RANKS), "world_size": (1, _MOST_RANKS), "origin_unix_ns": (0, 2**61),
+}  # fmt: skip
+#: Least and most of a column of that name; sums and products of a few such values fit 64 bits, or a double.
+_OF_NAMES: Mapping[str, tuple[int, int]] = {
+    **dict.fromkeys(("group_size", "world_size"), (1, _MOST_RANKS)),
+    **dict.fromkeys(("rank", "src_rank", "dst_rank"), (0, _MOST_RANKS)),
+    **dict.fromkeys(("in_elements", "out_elements", "n_samples"), (0, 2**50)),
+    **{f"{what}_{axis}": (0, 2**31) for what in ("grid", "block") for axis in "xyz"},
+    "dur_ns": (0, LONGEST_NS),
+    "host_dur_ns": (0, 2**62),
+    "registers": (0, 2**16),
+    "sm_count": (1, 2**20),
+    "index": (0, 2**16),
+}
+_OF_UNITS = {"bytes": (0, 2**50), "bytes/s": (0, 2**60), "ns": (-(2**62), 2**62)}
+_MOST_DOUBLE = 1e30
+#: Tables in which bytes may be negative: what is given back, and totals that count from the start of the recording.
+_SIGNED = ("allocations", "reservations")
 _LONGEST_TEXT = 60
+
+
+def limits_of(table: Table, column: Column) -> tuple[float, float] | None:
+    """Least and most that the column can hold; None if it does not hold numbers.
+
+    The ends of a whole type are outside: they stand for numbers that do not fit the type (see `schema.fitted`).
+    """
+    if not column.dtype.is_numeric():
+        return None
+    low, high = _OF_NAMES.get(column.name) or _OF_UNITS.get(column.unit or "") or (-_MOST_DOUBLE, _MOST_DOUBLE)
+    if table.name in _SIGNED and column.unit == "bytes":
+        low = -high
+    if column.dtype.is_integer():
+        ends = np.iinfo(str(column.dtype).lower())
+        low, high = max(low, ends.min + (ends.min < 0)), min(high, ends.max - 1)
+    return low, high
 
 
 def in_order(table: Table, frame: pl.DataFrame) -> pl.DataFrame:
@@ -64,12 +103,9 @@ def _rules(table: Table, n_rows: Mapping[str, int]) -> Iterator[tuple[str, pl.Ex
         name, value, of = column.name, pl.col(column.name), _ROWS_OF.get(column.name, "")
         if name in table.never_null:
             yield name, pl.arg_where(value.is_null()), "it must be known"
-        if column.dtype.is_float():
-            yield name, pl.arg_where(value.is_finite().not_()), "it is not a number"
-        elif column.dtype == pl.Int64() and column.unit is not None:
-            low = 0 if name.endswith("dur_ns") else -_LIMIT
-            reason = f"it must lie between {low:,} and {_LIMIT:,}"
-            yield name, pl.arg_where(value.is_between(low, _LIMIT).not_()), reason
+        if (limits := limits_of(table, column)) is not None:
+            reason = "it must lie between {:,} and {:,}".format(*limits)
+            yield name, pl.arg_where(value.is_between(*limits).not_()), reason
         if of == table.name and name == first:
             yield name, pl.arg_where(value != pl.int_range(pl.len(), dtype=pl.UInt32)), "rows are numbered from 0"
         elif of:

@@ -37,7 +37,7 @@ PLUGINS = Registry("reader", Reader, "READER", "stepscope.readers", {})
 _OF_RECORDER = (RECORDING, SCHEDULING, *STACK_FILES)
 _ENDINGS = (
     ".json", ".pb", ".gz", ".zst", ".zip", ".xz", ".bz2", ".sqlite", ".db", ".rpd", ".csv", ".hatchet", ".nsys-rep",
-    ".ncu-rep", ".qdrep", ".pftrace",
+    ".ncu-rep", ".qdrep", ".pftrace", ".perfetto-trace",
 )  # fmt: skip
 _MEMBER = "!"
 _DUMP = re.compile(r"(?:^|[/\\])\.?dump-\d{4}-(?:slow-step|signal|request)(?:\.part)?[/\\]")
@@ -105,11 +105,11 @@ def _opened(
     from stepscope.readers.recorded.sched import with_sched
     from stepscope.readers.recorded.stack_samples import with_stacks
 
-    trace = with_stacks(with_sched(trace, file), file)
-    if trace.meta.format == FORMAT and counters is None:  # it is the side file itself
-        return trace
-    side = counters or side_file(file, COUNTER_FILES)
-    return with_recording(trace if side is None else attach(trace, side, required=counters is not None), file)
+    whole = with_stacks(with_sched(trace, file), file)
+    if counters is not None or trace.meta.format != FORMAT:  # else it is the side file itself
+        side = counters or side_file(file, COUNTER_FILES)
+        whole = with_recording(whole if side is None else attach(whole, side, required=counters is not None), file)
+    return without_impossible(whole, before=trace)
 
 
 def _one_file(path: str) -> tuple[str, str | None]:

@@ -17,8 +17,9 @@ import polars as pl
 
 from stepscope.core import files
 from stepscope.core.errors import StepscopeError
-from stepscope.core.result_tables import NSYS, RESULTS
+from stepscope.core.result_tables import ASCEND, NSYS, RESULTS
 from stepscope.core.schema import ISSUES, TABLES
+from stepscope.readers import ascend
 from stepscope.readers.common.source import SQLITE_MAGIC
 from stepscope.readers.nsight import nsys_stats_files
 from stepscope.readers.rocm import rocprof_files
@@ -78,8 +79,6 @@ UNSUPPORTED = {
     ".nsys-rep": ".sqlite",
     ".qdrep": ".sqlite",
     ".qdstrm": None,
-    ".pftrace": ".json",
-    ".perfetto-trace": ".json",
 }
 _KERNEL_METRICS = ("devices", "tracks", "spans", "kernels", "kernel_metrics", "issues")
 _DIGITS = re.compile(r"\d+")
@@ -89,10 +88,16 @@ _HEAD = 512  # bytes of a file that say whether it is one
 _LIST = re.compile(rb"[\xef\xbb\xbf \t\r\n]*\[")
 _LIST_OF_OBJECTS = re.compile(rb"[\xef\xbb\xbf \t\r\n]*\[\s*\{")
 _SQLITE = re.compile(re.escape(SQLITE_MAGIC))
+_PERFETTO_FILE = re.compile(r"(?i)\.(?:pftrace|perfetto-trace|perfetto)(?:\.(?:gz|zst|xz|bz2))?\Z")
 #: The first field of a profile is the version of its schema, three numbers with dots; then comes the cycle's index.
 PADDLE_PROTOBUF = re.compile(rb"\n[\x05-\x0b]\d{1,3}\.\d{1,3}\.\d{1,3}(?:\x10|\x1a|\"|\*|\Z)")
 #: A message of a plane (its id, which may be missing, and its name) begins a profile of XLA.
 XPLANE = re.compile(rb"\n[\x80-\xff]{0,4}[\0-\x7f](?:\x08[\x80-\xff]{0,9}[\0-\x7f])?\x12[\1-\x7f]/(?:host|device):")
+#: A packet begins a trace of Perfetto: its first field is its time, clock, writer, flags or one of the usual contents.
+PERFETTO = re.compile(
+    rb"\n[\x80-\xff]{0,4}[\1-\x7f](?:[\x40\x50\x18\x68]|[\x5a\x62\x32][\0-\xff]|\xd0\x03|\xe2\x03|\xda\x03|\x8a\x02|\xa2\x02"
+    rb"|\x92\x03|\xaa\x08|\xca\x05|\xb8\x05|\xf8\x04|\xc8\x02)",
+)
 #: Columns that LatencyPrism's tables must have, perf_data.csv and counters_data.csv.
 LATENCYPRISM_COLUMNS = (
     "cycle", "pid", "beta_pct", "function_name", "metric_name", "device", "mu_pct", "anchor_dur_us",
@@ -210,6 +215,17 @@ def _is_text(head: bytes) -> bool:
     return head != b"" and b"\0" not in head
 
 
+def _is_list_of_packets(head: bytes) -> bool:
+    """Whether a message of field 1 follows the one before, as far as the first few are in the bytes."""
+    at = 0
+    for _ in range(4):
+        size = re.compile(rb"\n([\x80-\xff]{0,4}[\0-\x7f])").match(head, at)
+        if size is None:
+            return at >= len(head)
+        at = size.end() + sum((byte & 127) << 7 * i for i, byte in enumerate(size[1]))
+    return True
+
+
 def unsupported_suffix(path: str) -> str | None:
     """The suffix by which a path is one of them."""
     return next((suffix for suffix in UNSUPPORTED if path.lower().endswith(suffix)), None)
@@ -277,6 +293,42 @@ FORMATS = (
         cacheable=True,
     ),
     Format(
+        name="ascend",
+        doc="Ascend's profilers: a rank's folder as text or as SQLite (ascend_pytorch_profiler_*.db, msprof_*.db)",
+        module="ascend.folder",
+        signs=(
+            # The tables of these databases are listed anywhere in the file.
+            Sign(1.0, _SQLITE, path=ascend.DATABASE),
+            Sign(1.0, _SQLITE, (b"COMPUTE_TASK_INFO", b"STRING_IDS")),
+            Sign(1.0, _SQLITE, path=re.compile(r"(?:^|[/\\])analysis\.db\Z"), superseded=0.35),
+            Sign(1.0, re.compile(_OBJECT.pattern + b"|" + _LIST.pattern), (b'"ph"',), path=ascend.TIMELINE_PATH),
+            Sign(1.0, _OBJECT, (b'"Communication Time Info"',), superseded=0.35),
+            Sign(1.0, _OBJECT, (b'"Transport Type"', b'"Transit Size(MB)"'), superseded=0.35),
+            *(Sign(1.0, columns=columns, superseded=0.35) for columns in ascend.HEADERS.values()),
+        ),
+        provides=(
+            "devices", "tracks", "spans", "ops", "kernels", "transfers", "collectives", "kernel_metrics", "allocations",
+            "counters", "stacks", "arrows", "steps", "issues", *ASCEND,
+        ),
+        companion_files=ascend.family,
+        is_superseded=ascend.is_superseded,
+    ),
+    Format(
+        name="perfetto",
+        doc="Perfetto's protobuf (.pftrace, .perfetto-trace), also packed: PyTorch, rocprofv3, and other track events",
+        module="perfetto",
+        signs=(
+            Sign(0.95, PERFETTO, path=_PERFETTO_FILE),
+            Sign(0.9, PERFETTO, test=_is_list_of_packets),
+            Sign(0.5, re.compile(rb"\n"), path=_PERFETTO_FILE),
+        ),
+        provides=(
+            "devices", "tracks", "spans", "ops", "kernels", "transfers", "collectives", "allocations", "counters",
+            "stacks", "steps", "issues",
+        ),
+        cacheable=True,
+    ),
+    Format(
         name="kineto",
         doc="PyTorch profiler (Kineto) and other Chrome traces: .json, also gzip, zstd, xz, bz2 or zip",
         module="chrome.kineto",
@@ -289,21 +341,6 @@ FORMATS = (
         provides=(
             "devices", "tracks", "spans", "ops", "kernels", "transfers", "collectives", "kernel_metrics", "allocations",
             "counters", "stacks", "steps", "issues",
-        ),
-        cacheable=True,
-    ),
-    Format(
-        name="ascend",
-        doc="Ascend's profilers, exported to SQLite (ascend_pytorch_profiler_*.db, msprof_*.db)",
-        module="ascend",
-        signs=(
-            # The tables of these databases are listed anywhere in the file.
-            Sign(1.0, _SQLITE, path=re.compile(r"(?:^|[/\\])(?:ascend_\w+_profiler|msprof)_?[\w-]*\.db\Z")),
-            Sign(1.0, _SQLITE, (b"COMPUTE_TASK_INFO", b"STRING_IDS")),
-        ),
-        provides=(
-            "devices", "tracks", "spans", "ops", "kernels", "transfers", "collectives", "kernel_metrics", "allocations",
-            "counters", "stacks", "arrows", "steps", "issues",
         ),
         cacheable=True,
     ),
@@ -377,7 +414,7 @@ FORMATS = (
     ),
     Format(
         name="unsupported",
-        doc="Nsight Systems reports, Perfetto traces: recognised, and refused with the command that converts them",
+        doc="Nsight Systems reports: recognised, and refused with the command that converts them",
         module="unsupported",
         signs=(
             Sign(

@@ -16,14 +16,11 @@ _UNFINISHED = (
     "an unfinished recording of Nsight Systems",
     "QdstrmImporter --input-file {path}, then nsys export --type sqlite on the report that it writes",
 )
-_PERFETTO = ("a Perfetto trace", "traceconv json {path} {made}")
 #: What a file of each suffix is, and the command that makes one that can be read.
 _TOOLS = {
     ".nsys-rep": _NSYS,
     ".qdrep": _NSYS,
     ".qdstrm": _UNFINISHED,
-    ".pftrace": _PERFETTO,
-    ".perfetto-trace": _PERFETTO,
 }
 
 

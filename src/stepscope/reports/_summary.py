@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.analyses.common.windows import queued_work, recorded, step_windows
-from stepscope.core.report import Block, Note
+from stepscope.core.report import Block, Gain, Note
 from stepscope.core.trace import Meta, Trace
 from stepscope.core.units import counted, duration
 
@@ -39,7 +39,7 @@ class Cost:
 
     `kind` is the same on every rank, so that costs of several ranks become one finding. Costs of one summary do not
     overlap, except `outlier`, which says when time was lost and not where. `covered_by` are kinds that say it better: a
-    report that shows one of them leaves this cost out.
+    report that shows one of them leaves this cost out. `gain` is what it is worth to mend it, if that can be said.
     """
 
     kind: str
@@ -48,6 +48,7 @@ class Cost:
     details: tuple[str, ...] = ()
     command: str = ""
     covered_by: tuple[str, ...] = ()
+    gain: Gain | None = None
 
 
 @dataclass(frozen=True, slots=True)

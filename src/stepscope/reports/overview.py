@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from dataclasses import replace
 from functools import partial
@@ -13,24 +14,30 @@ from stepscope import store
 from stepscope.analyses.advice.recommendations import Facts
 from stepscope.analyses.common.device_work import label_devices, on_devices
 from stepscope.analyses.common.windows import recorded
+from stepscope.analyses.critical_path.predictions import gains
 from stepscope.analyses.kernels.kernels import kernels
 from stepscope.analyses.program.operators import operators
 from stepscope.analyses.resources.memory import device_memory
 from stepscope.core.errors import MissingTable, StepscopeError
+from stepscope.core.names import KERNEL_CLASSES
 from stepscope.core.remedies import Recording, recording_of, remedy
 from stepscope.core.report import Note, Report
 from stepscope.core.schema import DEVICE_WORK, SERIALISED
 from stepscope.core.trace import Opener, Results, Trace
 from stepscope.core.units import counted, duration, percent, size
+<<<<<<< HEAD
 from stepscope.reports._device import device_time
 from stepscope.reports._hang import hang_report, is_of_dumps
+=======
+from stepscope.reports._device import device_time, group_of
+>>>>>>> house
 from stepscope.reports._headline_and_bars import overview_of_ranks
 from stepscope.reports._host import has_host_work, host_time
 from stepscope.reports._job import job_of
 from stepscope.reports._quality import lacks_of_issues, quality
 from stepscope.reports._results import summarise_results
 from stepscope.reports._stragglers import MOST_CALLS, packed_calls
-from stepscope.reports._summary import AHEAD, SLOWEST_STEPS, Cost, Memory, Scope, Summary, scope_of
+from stepscope.reports._summary import AHEAD, SLOWEST_STEPS, TALK, Cost, Memory, Scope, Summary, scope_of
 from stepscope.reports._tables import kernel_block, name_block, operator_block, track_block
 from stepscope.reports._without_profile import (
     hardware_use,
@@ -151,6 +158,7 @@ def summarise(trace: Trace) -> Summary:
     costs += advice_costs(facts, memory, trace.devices, costs)
     if (trace.issues["code"] == SERIALISED).any():  # the recorder made the device wait, and not the program
         costs = [cost for cost in costs if not cost.kind.startswith(("idle", "rule device_underused"))]
+    costs = _with_gains(trace, costs, scope.whole_ns / max(len(scope.lows), 1))
     first, last = recorded(spans)
     return Summary(
         meta=trace.meta,
@@ -172,6 +180,43 @@ def summarise(trace: Trace) -> Summary:
         quality=(*quality(trace, scope, None if device is None else device.work), *no_mfu),
         issues=trace.issues,
     )
+
+
+#: What mends a cost of each kind, as `predict` asks it.
+_MENDED = {
+    "idle data_loading": ("loader: hidden",),
+    "loading": ("loader: hidden",),
+    "idle sync": ("sync: removed",),
+    "idle launching": ("launch: free",),
+    "memcpy": ("copies: free",),
+}
+
+
+def _mended(kind: str, *, has_device: bool) -> tuple[str, ...]:
+    """The changes that mend a cost of this kind; none if it is not known what would."""
+    subject, _, name = kind.partition(" ")
+    if kind == TALK:
+        return ("comm: overlapped",) if has_device else ("comm: free",)
+    if subject == "compute":
+        return tuple(f"class {one}: 2x" for one in KERNEL_CLASSES if group_of(one) == name)
+    if subject == "operator":
+        return (f"op ~ ^{re.escape(name)}$: 2x",)
+    return _MENDED.get(kind, ())
+
+
+def _with_gains(trace: Trace, costs: Sequence[Cost], step_ns: float) -> list[Cost]:
+    """The costs with what it is worth to mend each, in relation to a mean step of this length."""
+    has_device = bool(trace.spans["category"].is_in(DEVICE_WORK).any())
+    kinds = {cost.kind: _mended(cost.kind, has_device=has_device) for cost in costs}
+    questions = {kind: changes for kind, changes in kinds.items() if changes}
+    try:
+        answers = gains(
+            trace.spans, trace.tracks, trace.steps, trace.ops, trace.arrows, list(questions.values()), step_ns
+        )
+    except MissingTable:  # nothing was recorded of the host
+        return list(costs)
+    of_kind = dict(zip(questions, answers, strict=True))
+    return [replace(cost, gain=of_kind.get(cost.kind)) for cost in costs]
 
 
 def _operators(trace: Trace) -> pl.DataFrame | None:

@@ -30,7 +30,7 @@ from stepscope.core import files
 from stepscope.core.errors import CorruptInput, StepscopeError, UnsupportedVersion, WouldOverwrite
 from stepscope.core.result_tables import RESULTS
 from stepscope.core.schema import TABLES
-from stepscope.core.soundness import flaw_of, in_order
+from stepscope.core.soundness import FACTS, flaw_of, in_order
 from stepscope.core.trace import Meta, Result, Results, StoredTables, Trace
 from stepscope.core.version import program_version
 
@@ -53,10 +53,10 @@ def _whole(least: int, most: int) -> Any:
     return Annotated[int, msgspec.Meta(ge=least, le=most)]
 
 
-_COUNT, _RANK, _TIME = _whole(0, 2**63 - 1), _whole(0, 2**31 - 1), _whole(-(2**63), 2**63 - 1)
+_COUNT, _TIME = _whole(0, 2**63 - 1), _whole(-(2**63), 2**63 - 1)
 _RANGES: Mapping[str, Any] = {
-    "n_events": _COUNT, "size_bytes": _COUNT, "rank": _RANK | None, "world_size": _RANK | None,
-    "origin_unix_ns": _TIME | None, "origin_recorded_ns": _TIME,
+    **{fact: _whole(*limits) | None for fact, limits in FACTS.items()},
+    "n_events": _COUNT, "size_bytes": _COUNT, "origin_recorded_ns": _TIME,
 }  # fmt: skip
 _FACTS = msgspec.defstruct("_FACTS", list({**get_type_hints(Meta), **_RANGES}.items()), forbid_unknown_fields=True)
 

@@ -23,7 +23,7 @@ cases = st.builds(case_of, events, st.integers(0, 20))
 def lengths(case, text):
     supposed = scale_of(rules(text), case.spans, case.threads, case.work)
     graph = make(case.work, case.held, case.waited, (case.passed, case.first), case.windows)
-    return np.rint(graph.lengths(supposed)).astype(int)
+    return np.rint(graph.lengths(graph.run(supposed))).astype(int)
 
 
 @settings(max_examples=50)

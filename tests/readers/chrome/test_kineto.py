@@ -172,6 +172,13 @@ def test_external_ids_of_either_spelling_tie_calls_on_other_threads(key):
     assert column(trace.spans, "external_id") == [4, 4, 4]
 
 
+def test_without_correlations_the_arrows_to_the_device_say_what_queued_what():
+    events = [{**e, "args": {k: v for k, v in e.get("args", {}).items() if k != "correlation"}} for e in EVENTS]
+    assert spans_of(read(packed(events, **META))) == SPANS
+    no_arrows = [e for e in events if e.get("cat") != "ac2g"]
+    assert spans_of(read(packed(no_arrows, **META)))[-1] == ("sgemm", 40_000, 300_000, "kernel", None, None, 3)
+
+
 @pytest.mark.parametrize("cat", ["ac2g", "async_cpu_to_gpu"])
 def test_arrows_to_the_device_are_noted_on_its_work(cat):
     trace = read([

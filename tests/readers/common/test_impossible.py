@@ -55,3 +55,38 @@ def test_claims_about_the_job_that_cannot_be_are_unknown(fact, value):
     trace = repaired(Meta("a", "kineto", **{fact: value}))
     assert getattr(trace.meta, fact) is None
     assert trace.issues["code"].to_list() == ["impossible_values"]
+
+
+def test_numbers_that_do_not_fit_their_type_are_unknown():
+    trace = repaired(kernels={"span_id": [0, 1, 2], "block_z": [1, 2**63 - 1, 2**40], "graph_id": [2**63 - 1, 7, -1]})
+    assert trace.kernels["block_z"].to_list() == [1, None, None]
+    assert trace.kernels["graph_id"].to_list() == [None, 7, -1]
+    assert trace.issues["count"].to_list() == [3]
+
+
+def test_rows_that_are_dropped_are_counted_once():
+    trace = repaired(counters={"ts_ns": [2**62 + 1, 1], "metric": ["a", "b"], "value": [1e300, 1.0]})
+    assert trace.counters["ts_ns"].to_list() == [1]
+    assert trace.issues["count"].to_list() == [1]
+
+
+def test_only_tables_that_are_new_are_looked_at():
+    first = Trace(Meta("a", "kineto"), {"steps": TABLES["steps"].conform(pl.DataFrame({"dur_ns": [-5]}))})
+    counters = TABLES["counters"].conform(pl.DataFrame({"ts_ns": [1], "metric": ["a"], "value": [float("inf")]}))
+    trace = without_impossible(first.with_tables(counters=counters), before=first)
+    assert (trace.steps["dur_ns"].to_list(), trace.counters.height) == ([-5], 0)
+
+
+def test_names_are_cut_if_all_together_are_too_long_and_stay_different():
+    names = [f"{'x' * 1400}{number}" for number in range(4_000)]
+    trace = repaired(spans={"span_id": range(4_001), "name": [*names, "mm"]})
+    cut = trace.spans["name"].cast(pl.String)
+    assert cut.n_unique() == 4_001
+    assert cut.str.len_chars().max() < 1_100
+    assert cut[-1] == "mm"
+    assert trace.issues.select("code", "count").rows() == [("long_names", 4_000)]
+
+
+def test_a_few_long_names_stay_as_they_are():
+    trace = repaired(spans={"span_id": [0, 1], "name": ["x" * 2_000_000, "mm"]})
+    assert (trace.spans["name"].cast(pl.String).str.len_chars().max(), trace.issues.height) == (2_000_000, 0)

@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-import struct
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paddle_profiles import content, number, single, varint
+from protobuf_writer import content, double, number, single, varint
 
 from stepscope.readers.common import protobuf
 from stepscope.readers.common.columns import ABSENT
@@ -14,10 +12,6 @@ from stepscope.readers.common.protobuf import BYTES, DOUBLE, FLOAT, INT, Wire
 
 NUMBERS = st.integers(1, 20)
 VALUES = st.integers(0, 2**64 - 1) | st.sampled_from([0, 1, 127, 128, 2**56 - 1, 2**56, 2**63, 2**64 - 1])
-
-
-def double(field, value):
-    return varint(field << 3 | 1) + struct.pack("<d", value)
 
 
 FIELDS = st.one_of(

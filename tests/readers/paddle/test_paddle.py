@@ -7,6 +7,7 @@ import random
 import paddle_profiles as made
 import polars as pl
 import pytest
+from chrome_traces import issues
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
@@ -19,20 +20,6 @@ from stepscope.reports.overview import overview
 
 PROFILE = made.training()
 BOTH = {"pb": PROFILE, "json": made.json_training()}
-
-
-@pytest.fixture
-def read(tmp_path):
-    def read_(data, name="profile.pb"):
-        path = tmp_path / name
-        path.write_bytes(data)
-        return open_trace(str(path))
-
-    return read_
-
-
-def issues(trace):
-    return {row[0]: row[2] for row in trace.issues.iter_rows()}
 
 
 def plain(frame):

@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-import struct
-
 import numpy as np
 import pytest
 import xplane_profiles as made
 from hypothesis import given
 from hypothesis import strategies as st
+from protobuf_writer import single
 
 from stepscope.readers.common.columns import ABSENT
 from stepscope.readers.common.protobuf import Wire
@@ -89,5 +88,5 @@ def test_any_bytes_are_decoded_to_something(data):
 
 def test_fields_of_later_versions_are_passed_over():
     plane = made.Plane("/host:CPU")
-    plane.line("x", plane.event("f", 0, 1) + made.content(90, "new") + made.varint(91 << 3 | 5) + struct.pack("<f", 1))
+    plane.line("x", plane.event("f", 0, 1) + made.content(90, "new") + single(91, 1))
     assert np.array_equal(decoded(plane).ts, [1_000])

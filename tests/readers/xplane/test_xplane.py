@@ -5,24 +5,11 @@ import gzip
 import polars as pl
 import pytest
 import xplane_profiles as made
+from chrome_traces import issues
 
 from stepscope import report
 from stepscope.core.errors import CorruptInput, StepscopeError
 from stepscope.readers import expand, open_trace
-
-
-@pytest.fixture
-def read(tmp_path):
-    def read_(data, name="node7.xplane.pb"):
-        path = tmp_path / name
-        path.write_bytes(data)
-        return open_trace(str(path))
-
-    return read_
-
-
-def issues(trace):
-    return {row[0]: row[2] for row in trace.issues.iter_rows()}
 
 
 def test_a_profile_knows_its_framework_host_and_beginning(read):

@@ -106,7 +106,7 @@ def critical_path(
         rows = _grouped(rows, total)
     if scale is None:
         return _finished(rows, shown, None)
-    scaled = program.graph.lengths(scale_of(rules(scale), spans, threads, work))
+    scaled = program.graph.lengths(program.graph.run(scale_of(rules(scale), spans, threads, work)))
     return _finished(rows, shown, np.rint(scaled[chosen]).astype(np.int64))
 
 

@@ -21,7 +21,16 @@ from numpy.typing import NDArray
 
 from stepscope.analyses.critical_path.longest_path import beginnings
 from stepscope.analyses.critical_path.threads import LONG_AGO, Threads, latest
-from stepscope.analyses.critical_path.waits import Handoffs, Waits, handoffs, waits
+from stepscope.analyses.critical_path.waits import (
+    Handoffs,
+    Limits,
+    Waits,
+    handoffs,
+    loader_limits,
+    no_limits,
+    queue_limits,
+    waits,
+)
 from stepscope.analyses.critical_path.windows import Windows
 from stepscope.analyses.critical_path.work import (
     ACROSS,
@@ -42,7 +51,8 @@ from stepscope.core.intervals import Bools, Intervals, Ints, covered
 Floats = NDArray[np.float64]
 Edges = tuple[Ints, Ints, Floats]  # from, to, how long after
 Lags = Literal["recorded", "pooled"]
-_SOURCE = 0
+#: The node at the beginning.
+SOURCE = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,18 +99,85 @@ class Moments:
     work: Ints  # work that has to end first (queue: has to start); -1 if none
     lag: Ints  # how long after that the thread goes on
     source: Ints  # thread that has to get this far first; -1 if none
-    producer: Ints  # the moment that the loader's work for this one begins at; -1 if none
-    inferred: Bools  # whether no field of the recording says so
+    producer: Ints  # the moment at which a worker of the loader began this batch; -1 if none
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """The times of one run: of each node, of windows, and which edge each node waited for last."""
+    """One run: when each node happened, when windows begin and end on the host, when work ends; and all edges."""
 
     times: Floats
     begin: Floats
     end: Floats
     ended: Floats
+    edges: Edges
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """The graph without the work of chains, whose times follow from two nodes.
+
+    Work in a *chain* follows the work before it on its stream, or a call that follows the same node of the host as the
+    calls of all work of the chain. So it begins a certain time after the *head* of the chain, or after that node.
+    """
+
+    is_chained: Bools
+    head: Ints  # of each node's chain; 0 for others
+    host: Ints
+    in_chain: Ints  # edges from work to the next one in its chain
+    of_call: Ints  # edges from the host to work in a chain
+    rows: Ints  # edges that stay: between nodes in no chain
+    by_chain: Ints  # edges from chained work to a node in no chain: each is one from the head and one from the host
+    order: Ints  # of all these edges, topological; their ends follow
+    from_: list[int]
+    to: list[int]
+
+    def chains(self, after: Floats) -> tuple[Floats, Floats]:
+        """How long after the head of its chain, and after its host's node, each node happens at the earliest, in ns."""
+        n = self.is_chained.size
+        steps, called = np.zeros(n), np.full(n, -np.inf)
+        steps[1:][self.is_chained[1:]] = after[self.in_chain]
+        along = np.cumsum(steps)
+        since_head = along - along[self.head]
+        calls = np.flatnonzero(self.of_call >= 0)
+        called[calls] = after[self.of_call[calls]] - since_head[calls]
+        place = np.argsort(np.argsort(called, kind="stable"), kind="stable")
+        first = np.cumsum(~self.is_chained) * n
+        best = np.maximum.accumulate(np.where(self.is_chained, place, -1) + first) - first
+        latest_call = np.where(best >= 0, called[np.argsort(place)[best]], -np.inf)
+        return np.where(self.is_chained, since_head, 0.0), np.where(self.is_chained, since_head + latest_call, -np.inf)
+
+
+def _shape(from_: Ints, to: Ints, recorded: Ints, n_work: int) -> _Shape:
+    """The shape of a graph with these edges; `recorded` is when each node happened."""
+    n, at = recorded.size, topological(from_, to, recorded)
+    is_work = to <= n_work
+    follows = is_work & (from_ == to - 1) & (from_ >= 1)
+    of_host = is_work & ((from_ == SOURCE) | (from_ > n_work))
+    n_follows, n_host = (np.bincount(to[some], minlength=n) for some in (follows, of_host))
+    host = np.zeros(n, np.int64)
+    host[to[of_host]] = from_[of_host]
+    calls = np.flatnonzero(n_host == 1)
+    changes = np.zeros(n, np.bool_)
+    changes[calls] = np.append(True, host[calls][1:] != host[calls][:-1])[: calls.size]
+    chained = (n_follows == 1) & (n_host <= 1) & (np.bincount(to, minlength=n) == n_follows + n_host) & ~changes
+    head = np.maximum.accumulate(np.where(chained, 0, np.arange(n)))
+    last_call = np.maximum.accumulate(np.where(n_host == 1, np.arange(n), 0))
+    in_chain = np.flatnonzero(follows & chained[to])
+    in_chain = in_chain[np.argsort(to[in_chain])]
+    of_call = np.full(n, -1, np.int64)
+    rows = np.flatnonzero(of_host & chained[to])
+    of_call[to[rows]] = rows
+    key = ~chained[to]
+    plain, by_chain = np.flatnonzero(key & ~chained[from_]), np.flatnonzero(key & chained[from_])
+    host = np.where(chained, host[last_call], 0)
+    starts = np.concatenate((from_[plain], head[from_[by_chain]], host[from_[by_chain]]))
+    ends = np.concatenate((to[plain], to[by_chain], to[by_chain]))
+    order = np.argsort(at[ends], kind="stable")
+    return _Shape(
+        chained, np.where(chained, head, 0), host, in_chain, of_call, plain, by_chain, order,
+        starts[order].tolist(), ends[order].tolist(),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,49 +190,50 @@ class Graph:
     windows: Windows
     origin: int
     lags: Lags
-    order: list[tuple[Ints, Ints, Ints, Ints]] = field(default_factory=list)  # of edges; filled by the first run
+    spare: float = 0.5  # quantile of the lags that dependencies get which held nothing up
+    shape: list[_Shape] = field(default_factory=list)  # filled by the first run
 
     @property
     def n_inferred(self) -> int:
         """How many dependencies no field of the recording names."""
-        return int(self.moments.inferred.sum()) + int((self.held.across >= 0).sum())
+        guessed = np.isin(self.moments.kind, (THREAD, QUEUE, LOADER))
+        return int(guessed.sum()) + int((self.held.across >= 0).sum())
 
     def run(self, changes: Changes) -> Replay:
         """The program with these changes. Times in ns."""
         reached = _on_threads(self, changes, self.moments.thread, self.moments.at)
-        edges = [*_of_work(self, changes, reached), *_of_moments(self, changes, reached)]
-        times = self._forward(edges)
-        position = _positions(
-            self,
-            changes,
-            reached,
-            np.tile(self.windows.main, 2),
-            np.concatenate((self.windows.begin, self.windows.end)),
-        )
-        begin, end = np.split(times[position[0]] + position[1], 2)
+        parts = [*_of_work(self, changes, reached), *_of_moments(self, changes, reached)]
+        from_, to, after = (np.concatenate(column) for column in zip(*parts, strict=True))
+        times = self._forward(from_, to, after)
+        bounds = np.concatenate((self.windows.begin, self.windows.end))
+        node, since = positions(self, changes, reached, np.tile(self.windows.main, 2), bounds)
+        begin, end = np.split(times[node] + since, 2)
         ended = times[1 : self.work.start.size + 1] + (self.work.end - self.work.start) * changes.work
-        return Replay(times, begin, end, ended)
+        return Replay(times, begin, end, ended, (from_, to, after))
 
-    def _forward(self, edges: list[Edges]) -> Floats:
+    def _forward(self, from_: Ints, to: Ints, after: Floats) -> Floats:
         """The earliest time of each node, in ns."""
-        from_, to, after = (np.concatenate(column) for column in zip(*edges, strict=True))
-        n = 1 + self.work.start.size + self.moments.at.size
-        if not self.order:
+        if not self.shape:
             recorded = np.concatenate(([self.origin - 1], self.work.start, self.moments.at))
-            at = topological(from_, to, recorded)
-            rows = np.argsort(at[to], kind="stable")
-            self.order.append((at, rows, at[from_][rows], at[to][rows]))
-        at, rows, from_, to = self.order[0]
-        times = [float("-inf")] * n
-        times[int(at[_SOURCE])] = float(self.origin)
-        for one, other, lag in zip(from_.tolist(), to.tolist(), after[rows].tolist(), strict=True):
+            self.shape.append(_shape(from_, to, recorded, self.work.start.size))
+        shape = self.shape[0]
+        since_head, since_host = shape.chains(after)
+        times = [float("-inf")] * (1 + self.work.start.size + self.moments.at.size)
+        times[SOURCE] = float(self.origin)
+        stay, split = after[shape.rows], shape.by_chain
+        split_lags = (since + after[split] for since in (since_head[from_[split]], since_host[from_[split]]))
+        lags = np.concatenate((stay, *split_lags))[shape.order].tolist()
+        for one, other, lag in zip(shape.from_, shape.to, lags, strict=True):
             when = times[one] + lag
-            times[other] = max(times[other], when)
-        return np.array(times)[at]
+            if when > times[other]:  # noqa: PLR1730  calling max takes twice as long
+                times[other] = when
+        known = np.array(times)
+        chained = np.maximum(known[shape.head] + since_head, known[shape.host] + since_host)
+        return np.where(shape.is_chained, chained, known)
 
-    def lengths(self, changes: Changes) -> Floats:
-        """How long each window takes with the changes, in ns."""
-        windows, run = self.windows, self.run(changes)
+    def lengths(self, run: Replay) -> Floats:
+        """How long each window takes, in ns."""
+        windows = self.windows
         recorded = (t.astype(np.float64) for t in (windows.begin, windows.end, self.work.end))
         new, old = _lengths(windows, run.begin, run.end, run.ended), _lengths(windows, *recorded)
         result: Floats = np.maximum(windows.high - windows.low + new - old, 0)
@@ -206,6 +284,7 @@ class Program:
     first: Handoffs
     windows: Windows
     graph: Graph
+    loader_known: dict[int, bool]  # threads with a loader that has workers, and whether its pace is known
 
 
 def program_of(
@@ -225,18 +304,27 @@ def program_of(
     waited = waits(spans, tracks, threads, work)
     passed = handoffs(spans, ops, arrows, threads)
     first = beginnings(threads, windows, passed)
-    graph = make(work, held, waited, (passed, first), windows, lags=lags)
-    return Program(spans, threads, work, held, waited, passed, first, windows, graph)
+    fetches, paces = loader_limits(spans, threads)
+    limits = queue_limits(work).and_also(fetches)
+    graph = make(work, held, waited, (passed, first), windows, limits, lags=lags)
+    return Program(spans, threads, work, held, waited, passed, first, windows, graph, paces)
 
 
 def make(
-    work: Work, held: Held, waited: Waits, passed: Sequence[Handoffs], windows: Windows, *, lags: Lags = "recorded"
+    work: Work,
+    held: Held,
+    waited: Waits,
+    passed: Sequence[Handoffs],
+    windows: Windows,
+    limits: Limits | None = None,
+    *,
+    lags: Lags = "recorded",
 ) -> Graph:
     """The graph of a recording. `passed` are all handoffs, in any order.
 
     With `lags` `pooled`, every launch delay and gap between kernels is replaced by the median of its kind.
     """
-    moments = _moments(waited, work, passed)
+    moments = _moments(waited, work, passed, no_limits() if limits is None else limits)
     bounds = (work.start, moments.at, windows.begin, windows.low)
     origin = min(int(times.min()) for times in bounds if times.size)
     return Graph(work, held, moments, windows, origin, lags)
@@ -251,28 +339,30 @@ def _lengths(windows: Windows, begin: Floats, end: Floats, ended: Floats) -> Flo
     return end - np.maximum(begin, np.concatenate((begin[:1], end[:-1])))
 
 
-def _moments(waits: Waits, work: Work, passed: Sequence[Handoffs]) -> Moments:
+def _moments(waited: Waits, work: Work, passed: Sequence[Handoffs], limits: Limits) -> Moments:
     """All moments when a thread may wait, including those without a recorded wait."""
-    waited = waits.work >= 0
-    at = np.where(waited, np.append(work.end, 0)[waits.work], waits.end)
-    lag = np.where(waited, 0, waits.end - np.append(work.end, 0)[waits.queued])
-    tails = (waits.end - at)[waited]
-    lag = np.where(waited, 0, np.minimum(lag, np.median(tails) if tails.size else 0)).astype(np.int64)
-    since = np.where(waited, waits.start, waits.end)
-    nothing = np.full(waits.row.size, -1, np.int64)
-    parts = [
-        (
-            np.full(waits.row.size, SYNC),
-            waits.thread, at, since, np.where(waited, waits.work, waits.queued), lag, nothing, nothing, nothing < 0,
-        )
-    ]  # fmt: skip
+    is_held = waited.work >= 0
+    at = np.where(is_held, np.append(work.end, 0)[waited.work], waited.end)
+    lag = np.where(is_held, 0, waited.end - np.append(work.end, 0)[waited.queued])
+    tails = (waited.end - at)[is_held]
+    lag = np.where(is_held, 0, np.minimum(lag, np.median(tails) if tails.size else 0)).astype(np.int64)
+    since = np.where(is_held, waited.start, waited.end)
+    none = np.full(waited.row.size, -1, np.int64)
+    kind = np.where(waited.is_copy, COPY, SYNC)
+    awaited = np.where(is_held, waited.work, waited.queued)
+    parts = [(kind, waited.thread, at, since, awaited, lag, none, none)]
     for one in passed:
         none = np.full(one.at.size, -1, np.int64)
-        parts.append(
-            (np.full(one.at.size, THREAD), one.thread, one.at, one.since, none, none, one.source, none, none < 0)
-        )
+        parts.append((np.full(one.at.size, THREAD), one.thread, one.at, one.since, none, none, one.source, none))
+    n_before = sum(part[0].size for part in parts)
+    none = np.full(limits.at.size, -1, np.int64)
+    kind = np.where(limits.work >= 0, QUEUE, LOADER)
+    producer = np.where(limits.producer >= 0, limits.producer + n_before, -1)
+    parts.append((kind, limits.thread, limits.at, limits.since, limits.work, limits.after, none, producer))
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
     order = np.lexsort((columns[2], columns[1]))
+    place = np.append(np.argsort(order), -1)
+    columns[-1] = place[columns[-1]]
     return Moments(*(column[order] for column in columns))
 
 
@@ -285,7 +375,7 @@ def _on_threads(graph: Graph, changes: Changes, thread: Ints, times: Ints) -> Fl
     return after
 
 
-def _positions(graph: Graph, changes: Changes, reached: Floats, thread: Ints, times: Ints) -> tuple[Ints, Floats]:
+def positions(graph: Graph, changes: Changes, reached: Floats, thread: Ints, times: Ints) -> tuple[Ints, Floats]:
     """For each time on a thread the last node there before it, and how long after that node it is.
 
     `reached` is when each moment's thread would get there after the origin, if it never waited.
@@ -293,7 +383,7 @@ def _positions(graph: Graph, changes: Changes, reached: Floats, thread: Ints, ti
     moments = graph.moments
     last = latest(moments.thread, moments.at, thread, times)
     after = _on_threads(graph, changes, thread, times) - np.append(reached, 0.0)[last]
-    return np.where(last >= 0, last + 1 + graph.work.start.size, _SOURCE), after
+    return np.where(last >= 0, last + 1 + graph.work.start.size, SOURCE), after
 
 
 def _of_work(graph: Graph, changes: Changes, reached: Floats) -> Iterator[Edges]:
@@ -303,7 +393,7 @@ def _of_work(graph: Graph, changes: Changes, reached: Floats) -> Iterator[Edges]
     if graph.lags == "pooled":
         gap = _pooled(gap, held, work)
     recorded = gap * changes.waits[held.wait]
-    typical = _median(gap[held.wait == KERNEL_WAIT])
+    typical = _quantile(gap[held.wait == KERNEL_WAIT], graph.spare)
     for by, other in ((BEFORE, work.before), (ACROSS, held.across)):
         rows = np.flatnonzero(other >= 0)
         one = other[rows]
@@ -315,13 +405,13 @@ def _of_work(graph: Graph, changes: Changes, reached: Floats) -> Iterator[Edges]
         yield one + 1, rows + 1, (until - work.start[one]) * changes.work[one] + lag
     rows = np.flatnonzero(work.call >= 0)
     submitted = held.submitted[rows]
-    typical = _median(gap[(held.wait == LAUNCH_DELAY) & (gap > 0)])
+    typical = _quantile(gap[(held.wait == LAUNCH_DELAY) & (gap > 0)], graph.spare)
     least = np.minimum(typical, work.start[rows] - submitted) * changes.waits[LAUNCH_DELAY]
     delay = np.where(held.by[rows] == LAUNCH, recorded[rows], least)
-    node, after = _positions(graph, changes, reached, work.thread[rows], submitted)
+    node, after = positions(graph, changes, reached, work.thread[rows], submitted)
     yield node, rows + 1, after + delay
     rows = np.flatnonzero(held.by == NOTHING)
-    yield np.full(rows.size, _SOURCE), rows + 1, (work.start[rows] - graph.origin).astype(np.float64)
+    yield np.full(rows.size, SOURCE), rows + 1, (work.start[rows] - graph.origin).astype(np.float64)
 
 
 def _pooled(gap: Ints, held: Held, work: Work) -> Ints:
@@ -339,15 +429,19 @@ def _of_moments(graph: Graph, changes: Changes, reached: Floats) -> Iterator[Edg
     moments, n_work = graph.moments, graph.work.start.size
     node = np.arange(moments.at.size) + 1 + n_work
     follows = np.append(False, moments.thread[1:] == moments.thread[:-1])[: node.size]
-    previous = np.where(follows, node - 1, _SOURCE)
+    previous = np.where(follows, node - 1, SOURCE)
     yield previous, node, np.zeros(node.size)
     rows = np.flatnonzero(moments.since != LONG_AGO)
-    from_, after = _positions(graph, changes, reached, moments.thread[rows], moments.since[rows])
+    from_, after = positions(graph, changes, reached, moments.thread[rows], moments.since[rows])
     # A moment without a wait is itself the latest by then: it follows the previous one.
     is_self = from_ >= node[rows]
     gone = reached[rows] - np.where(follows, np.roll(reached, 1), 0.0)[rows]
     yield np.where(is_self, previous[rows], from_), node[rows], np.where(is_self, gone, after)
-    rows = np.flatnonzero(moments.work >= 0)
+    rows = np.flatnonzero((moments.work >= 0) & (moments.kind == QUEUE))
+    room = moments.lag[rows] + (-np.inf if QUEUE in changes.without_waiting else 0.0)
+    yield moments.work[rows] + 1, node[rows], room.astype(np.float64)
+    yield from _of_loader(graph, changes, node)
+    rows = np.flatnonzero((moments.work >= 0) & (moments.kind != QUEUE))
     one = moments.work[rows]
     took = (graph.work.end - graph.work.start)[one] * changes.work[one]
     at = moments.at[rows]
@@ -357,9 +451,22 @@ def _of_moments(graph: Graph, changes: Changes, reached: Floats) -> Iterator[Edg
         free |= changes.detached[one]
     yield one + 1, node[rows], np.where(free, -np.inf, took + tail)
     rows = np.flatnonzero(moments.source >= 0)
-    from_, after = _positions(graph, changes, reached, moments.source[rows], moments.at[rows])
+    from_, after = positions(graph, changes, reached, moments.source[rows], moments.at[rows])
     yield from_, node[rows], after
 
 
-def _median(times: Ints) -> float:
-    return float(np.median(times)) if times.size else 0.0
+def _of_loader(graph: Graph, changes: Changes, node: Ints) -> Iterator[Edges]:
+    """When batches are ready. Workers began the first ones before the recording, at the time that their pace gives."""
+    moments = graph.moments
+    is_batch = moments.kind == LOADER
+    rows = np.flatnonzero(is_batch & (moments.producer >= 0))
+    gone = 0.0 if changes.loader else -np.inf
+    yield node[moments.producer[rows]], node[rows], (moments.lag[rows] * changes.loader + gone).astype(np.float64)
+    rows = np.flatnonzero(is_batch & (moments.producer < 0) & (moments.at > moments.since))
+    began = moments.at[rows] - moments.lag[rows] - graph.origin
+    ready = (began + moments.lag[rows] * changes.loader + gone).astype(np.float64)
+    yield np.full(rows.size, SOURCE), node[rows], ready
+
+
+def _quantile(times: Ints, q: float) -> float:
+    return float(np.quantile(times, q)) if times.size else 0.0

@@ -1,9 +1,13 @@
-"""What host threads wait for: the device, in synchronising calls and copies, and each other, in handoffs."""
+"""What host threads wait for: the device in synchronising calls and copies, each other in handoffs, and limits.
+
+Limits say how far a thread may get ahead: a launch queue holds so many calls, a data loader makes batches at a pace.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -21,7 +25,7 @@ from stepscope.analyses.critical_path.threads import (
 )
 from stepscope.analyses.critical_path.work import Work, calls_like, rows_of
 from stepscope.core.collectives import talks_to_ranks
-from stepscope.core.intervals import Bools, Intervals, Ints, union
+from stepscope.core.intervals import Bools, Intervals, Ints, covered, union
 from stepscope.core.names import is_sync_call
 
 _STREAM_SYNC = "stream sync"
@@ -39,6 +43,7 @@ class Waits:
     end: Ints
     work: Ints  # the work whose end it waited for; -1 if all was done
     queued: Ints  # if all was done: the work that its thread had queued last; -1 if none
+    is_copy: Bools  # whether it is the call of a blocking copy
 
 
 def waits(spans: pl.DataFrame, tracks: pl.DataFrame, threads: Threads, work: Work) -> Waits:
@@ -54,7 +59,9 @@ def waits(spans: pl.DataFrame, tracks: pl.DataFrame, threads: Threads, work: Wor
     start, end = _times(spans, rows)
     thread = threads.codes(lanes)
     awaited = _awaited(spans, tracks, threads, work, rows)
-    synced = Waits(rows, thread, start, end, awaited, np.where(awaited < 0, _queued(work, thread, start, end), -1))
+    synced = Waits(
+        rows, thread, start, end, awaited, np.where(awaited < 0, _queued(work, thread, start, end), -1), rows < 0
+    )
     copied = _copies(work)
     pairs = ((getattr(synced, name), getattr(copied, name)) for name in Waits.__slots__)
     return Waits(*(np.concatenate(pair) for pair in pairs))
@@ -119,7 +126,7 @@ def _copies(work: Work) -> Waits:
     mine = mine[np.lexsort((work.end[mine], work.call[mine]))]
     last = mine[np.flatnonzero(np.diff(work.call[mine], append=-1))]
     none = np.full(last.size, -1, np.int64)
-    return Waits(work.call[last], work.thread[last], work.called[last], work.returned[last], last, none)
+    return Waits(work.call[last], work.thread[last], work.called[last], work.returned[last], last, none, none < 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,3 +231,191 @@ def _same_nodes(spans: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
     numbered = numbered.select("sequence", track, backward=pl.col("forward_thread").is_not_null()).unique()
     pairs = numbered.filter(~pl.col("backward")).join(numbered.filter("backward"), on="sequence")
     return pairs.select(from_track_id="track_id", to_track_id="track_id_right")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Moments at which a thread cannot be too far ahead of something else; times in ns."""
+
+    thread: Ints
+    at: Ints
+    since: Ints  # when the thread had done its own part
+    work: Ints  # work that has to start first; -1 if none
+    producer: Ints  # an earlier one of these; -1 if none
+    after: Ints  # how long after the start of the work, or after the producer
+
+    def and_also(self, other: Limits) -> Limits:
+        """These and others, in which references to producers are kept."""
+        shifted = replace(other, producer=np.where(other.producer >= 0, other.producer + self.at.size, -1))
+        return Limits(*(np.concatenate((getattr(self, n), getattr(shifted, n))) for n in Limits.__slots__))
+
+
+def no_limits() -> Limits:
+    """None at all."""
+    return Limits(*(np.empty(0, np.int64) for _ in Limits.__slots__))
+
+
+#: A call is held up by a full queue if it takes this many times as long as the shortest, and that much longer.
+_BLOCKED, _BLOCKED_NS = 3, 5_000
+#: At least so many calls are held up, and this share of those that take so long.
+_LEAST_BLOCKED, _AT_PLATEAU = 3, 0.7
+#: Depths of a full queue differ by no more than this in relation to it, and by no more than _DEPTHS if that is less.
+_SAME_DEPTH, _DEPTHS = 0.02, 1
+
+
+def queue_limits(work: Work) -> Limits:
+    """The calls that a full launch queue holds up, or might: all calls of each device whose queue was ever full.
+
+    A queue was full if the largest number of pieces of work that were queued and had not begun, Q, occurs again and
+    again, and the calls at whose end it occurs take much longer than others, as they end when work begins. No call
+    then ends before the work that was queued Q calls earlier begins. If devices have no such number, streams may.
+    """
+    rows = np.flatnonzero(work.call >= 0)
+    rows = rows[np.lexsort((work.start[rows], work.called[rows]))]
+    rows = rows[np.sort(np.unique(work.call[rows], return_index=True)[1])]  # the first work of each call
+    for lanes in (work.device, work.track):
+        limits = no_limits()
+        for lane in np.unique(lanes[rows]):
+            mine = rows[lanes[rows] == lane]
+            depth = _depth_when_full(work, mine)
+            limits = limits if depth is None else limits.and_also(_queued_calls(work, mine, depth))
+        if limits.at.size:
+            return limits
+    return no_limits()
+
+
+def _depth_when_full(work: Work, rows: Ints) -> int | None:
+    """How many pieces of work the queue of these, in the order of their calls, holds; None if it never was full."""
+    if rows.size <= _LEAST_BLOCKED:
+        return None
+    took = work.returned[rows] - work.called[rows]
+    begun = np.searchsorted(np.sort(work.start[rows]), work.returned[rows], side="right")
+    depths = np.arange(rows.size) + 1 - begun
+    depth = int(depths.max())
+    begins = work.start[rows[np.maximum(np.arange(rows.size) - depth, 0)]]
+    is_full = (depths >= depth - max(_DEPTHS, _SAME_DEPTH * depth)) & (begins >= work.called[rows])
+    is_long = (
+        (took > _BLOCKED * took.min()) & (took > took.min() + _BLOCKED_NS) & (work.end[rows] > work.returned[rows])
+    )
+    held = is_long & is_full & (begins <= work.returned[rows])
+    is_queue = depth > 1 and held.sum() >= max(_LEAST_BLOCKED, _AT_PLATEAU * is_long.sum())
+    return depth if is_queue else None
+
+
+def _queued_calls(work: Work, rows: Ints, depth: int) -> Limits:
+    """The limits of calls whose queue holds so many pieces of work."""
+    later, earlier = rows[depth:], rows[:-depth]
+    holds = work.start[earlier] <= work.returned[later]
+    later, earlier = later[holds], earlier[holds]
+    begins, ends = work.start[earlier], work.returned[later]
+    took = work.returned[rows] - work.called[rows]
+    might = work.start[earlier] > work.called[later] + _BLOCKED * int(took.min())
+    rest = np.append(took[:depth], (ends - work.called[later])[~might])
+    own = np.minimum(work.called[later] + int(np.median(rest)), ends)
+    is_blocked = begins > own
+    after = _usual(ends - begins, is_blocked)
+    none = np.full(later.size, -1, np.int64)
+    return Limits(
+        work.thread[later],
+        np.where(is_blocked, begins, ends),
+        np.where(is_blocked, own, ends),
+        earlier,
+        none,
+        np.where(is_blocked, 0, after),
+    )
+
+
+def _usual(lengths: Ints, observed: Bools) -> Ints:
+    """The median of the lengths that were observed, or a length itself if that is less; 0 if none was."""
+    return np.minimum(int(np.median(lengths[observed])) if observed.any() else 0, lengths)
+
+
+_ITSELF, _WORKERS = re.compile(r"SingleProcess"), re.compile(r"MultiProcess")
+#: Fetching a batch is a wait for it if it takes this many times the shortest fetch, and this share of a turn longer.
+_WAITED, _WAITED_SHARE = 4, 0.02
+#: The producer sets the pace if turns differ by less than this, in relation to the consumer's own part of them.
+_PACED = 0.5
+#: Turns and fetches that differ by no more than this are constant; then a fetch of this share of a turn is a wait.
+_CONSTANT, _LONG_FETCH = 0.01, 0.05
+#: Taking a batch over takes no longer: workers hand it over in shared memory.
+_LONGEST_COPY_NS = 1_000_000
+_MOST_WORKERS = 16
+
+
+def loader_limits(spans: pl.DataFrame, threads: Threads) -> tuple[Limits, dict[int, bool]]:
+    """When threads get batches from the workers of a data loader, and whether the loader's pace is known, by thread.
+
+    With W workers a batch is ready no earlier than the service time after the batch W before it. W and the service time
+    are those that fit batches which were waited for. Fetches without waiting say nothing about the loader's pace.
+    A loader without workers does the work on the thread itself; it is no wait.
+    """
+    rows = threads.row
+    is_fetch = (spans["category"].gather(rows) == "dataloader").to_numpy() & (threads.end > threads.start)
+    of_thread = np.repeat(np.arange(threads.track.size), np.diff(threads.cuts))
+    limits, paces = no_limits(), {}
+    for thread in np.unique(of_thread[is_fetch]):
+        mine = np.flatnonzero(is_fetch & (of_thread == thread))
+        mine = mine[threads.end[mine] == np.maximum.accumulate(threads.end[mine])]  # not those within others
+        if _makes_batches(spans, threads, int(thread), mine):
+            continue
+        fetched = _fetches(int(thread), threads.start[mine], threads.end[mine])
+        paces[int(thread)] = fetched is not None
+        limits = limits if fetched is None else limits.and_also(fetched)
+    return limits, paces
+
+
+def _makes_batches(spans: pl.DataFrame, threads: Threads, thread: int, fetches: Ints) -> bool:
+    """Whether the thread makes the batches itself in these spans: by their name, or if operators fill most of them."""
+    name = str(spans["name"][int(threads.row[fetches[0]])])
+    if _ITSELF.search(name) or _WORKERS.search(name):
+        return _ITSELF.search(name) is not None
+    mine = threads.of(thread)
+    is_operator = (spans["category"].gather(threads.row[mine]) == "operator").to_numpy()
+    busy = union(threads.start[mine][is_operator], threads.end[mine][is_operator])
+    start, end = threads.start[fetches], threads.end[fetches]
+    return bool(covered(busy, start, end).sum() > _PACED * (end - start).sum())
+
+
+def _fetches(thread: int, start: Ints, end: Ints) -> Limits | None:
+    """The limits of the fetches of one thread; None if it never waited."""
+    took, turn, own = end - start, np.diff(end), start[1:] - end[:-1]
+    if took.size < _LEAST_BLOCKED:
+        return None
+    mean = float(turn.mean())
+    is_constant = max(turn.std(), took[1:].std()) <= _CONSTANT * mean
+    paced = turn.std() < _PACED * own.std() or (is_constant and np.median(took) > _LONG_FETCH * mean)
+    copy = 0 if paced or took.min() > _LONGEST_COPY_NS else int(took.min())
+    waited = (took > _WAITED * copy) & (took - copy > _WAITED_SHARE * mean)
+    at = np.where(waited, end - copy, end)
+    workers = _workers(at, waited)
+    producer = np.arange(at.size) - workers
+    later = np.flatnonzero(producer >= 0)
+    served = np.zeros(at.size, np.int64)
+    served[later] = at[later] - at[producer[later]]
+    mine = waited & (producer >= 0)
+    if not mine.any():
+        return None
+    after = np.where(waited, served, _usual(served, mine))
+    after[producer < 0] = int(np.median(served[mine]))
+    n = at.size
+    return Limits(
+        np.full(n, thread, np.int64),
+        at,
+        np.where(waited, start, at),
+        np.full(n, -1, np.int64),
+        np.maximum(producer, -1),
+        after,
+    )
+
+
+def _workers(at: Ints, waited: Bools) -> int:
+    """The number of workers for which batches that were waited for took most nearly the same time."""
+    best, spread = 1, np.inf
+    for workers in range(1, min(_MOST_WORKERS, at.size // 2) + 1):
+        served = (at[workers:] - at[:-workers])[waited[workers:]]
+        if served.size < 2:
+            continue
+        varies = float(served.std() / served.mean())
+        if varies < _PACED * spread and spread > _CONSTANT:
+            best, spread = workers, varies
+    return best

@@ -172,7 +172,7 @@ def _memory(events: Events) -> Iterator[Advice]:
     )  # fmt: skip
     for number, most in peaks.select("index", peak).iter_rows():
         size = _memory_bytes(events, number)
-        if size is None or most <= size * _NEARLY_FULL:
+        if not size or most <= size * _NEARLY_FULL:
             continue
         noun = events.dialect.noun
         checkpoint, mixed = (

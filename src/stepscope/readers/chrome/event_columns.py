@@ -5,6 +5,7 @@ The work per event is a list comprehension or a `map`; everything else works on 
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -41,6 +42,37 @@ _MOST_DIGITS = 16
 #: Kineto's names, by age, for the arrow from a launch to the work it queued. Its id is the correlation.
 _FLOW_TO_DEVICE = frozenset({"ac2g", "async_cpu_to_gpu", "async"})
 _EDGES = frozenset("BEbe")
+#: Which of an event's arguments (attributes of `Args`) are in the columns of each side table.
+SIDE_COLUMNS: dict[str, dict[str, str]] = {
+    "calls": {"correlation": "correlation"},
+    "ids": {"external": "external_id"},
+    "ops": {
+        "sequence": "sequence", "forward": "forward_thread", "shapes": "input_dims", "types": "input_types",
+        "concrete": "concrete_inputs", "stack": "call_stack",
+    },
+    "frames": {"id": "python_id", "parent": "python_parent_id", "module": "module_id"},
+    "kernels": {
+        "grid": "grid", "block": "block", "registers": "registers", "shared": "shared_bytes",
+        "blocks_sm": "blocks_per_sm", "warps_sm": "warps_per_sm", "occupancy": "occupancy",
+    },
+    "transfers": {"bytes": "size_bytes", "bandwidth": "bandwidth"},
+    "collectives": {
+        "collective": "collective", "dtype": "dtype", "in": "in_elements", "out": "out_elements", "group": "group",
+        "size": "group_size", "ranks": "group_ranks", "description": "group_description", "src": "src_rank",
+        "dst": "dst_rank", "seq": "seq",
+    },
+    "memory": {
+        "type": "device_type", "index": "device_index", "address": "address", "bytes": "alloc_bytes",
+        "allocated": "total_allocated", "reserved": "total_reserved",
+    },
+}  # fmt: skip
+#: The side tables that have a row for each event of a kind.
+TABLES_OF = {
+    OPERATOR: ("ids", "ops"), CALL: ("ids", "calls"), DEVICE: ("ids", "calls"), LANE: ("ids",), FRAME: ("frames",),
+}  # fmt: skip
+_TEXTS = ("collective", "dtype", "group", "ranks", "description")
+#: Arguments that older recorders spell otherwise, by the attribute of the new spelling.
+OLD_SPELLING = {"input_dims": "input_dims_old", "external_id": "external_id_old"}
 
 
 class Columns:
@@ -88,7 +120,14 @@ class Columns:
         self.metrics = columns_of({"row": u4, "metric": u4, "value": f8})
         self.launch_flows = columns_of({"id": i8})["id"]
         self.has_launch_flows = False
+        self.has_correlations = False  # then the ends of these arrows say nothing more
+        self.launch_ends = columns_of({"ts": time, "lane": u4, "id": i8})
+        self.lanes = Interned()
         self.threads: dict[tuple[Any, Any], dict[str, str]] = {}
+        json_texts = dict.fromkeys(("shapes", "types", "concrete"), self.texts)
+        #: The texts that the columns of codes are codes of: arguments as they are, and as JSON.
+        self.texts_of = {**dict.fromkeys(_TEXTS, self.texts), "stack": self.stacks}
+        self.json_of = {**json_texts, "grid": self.dims, "block": self.dims}
         self._raw = msgspec.json.Decoder(list[RawEvent])
 
     def times(self, values: list[Any]) -> list[Any]:
@@ -144,77 +183,36 @@ class Columns:
             self._add_collectives_of_hccl(first, events)
 
     def _add_side_columns(self, kind: int, rows: NDArray[np.intp], args: list[Args]) -> None:
-        if kind == FRAME:
-            self._add_frames(rows, args)
-        if kind not in (OPERATOR, CALL, DEVICE, LANE):
-            return
-        self.ids["row"].extend(rows)
-        self.ids["external"].extend(_external(args))
-        if kind == OPERATOR:
-            self._add_ops(rows, args)
-        elif kind in (CALL, DEVICE):
-            self._add_calls(rows, args)
-            if kind == DEVICE:
-                self._add_device(rows, args)
+        for table in TABLES_OF.get(kind, ()):
+            self.add_arguments(table, rows, args)
+        if kind in (CALL, DEVICE) and not self.has_correlations:
+            self.has_correlations = any(a.correlation is not None and a.correlation > 0 for a in args)
+        if kind == DEVICE:
+            launched = [(r, a) for r, a in zip(rows.tolist(), args, strict=True) if _is_launched(a)]
+            self.add_arguments("kernels", [r for r, _ in launched], [a for _, a in launched])
+            moved = [(r, a) for r, a in zip(rows.tolist(), args, strict=True) if a.size_bytes is not None]
+            self.add_arguments("transfers", [r for r, _ in moved], [a for _, a in moved])
 
-    def _add_ops(self, rows: NDArray[np.intp], args: list[Args]) -> None:
-        cols, texts = self.ops, self.texts
-        cols["row"].extend(rows)
-        cols["sequence"].extend([a.sequence for a in args])
-        cols["forward"].extend([a.forward_thread for a in args])
-        shapes = _texts([a.input_dims for a in args])
-        if b"" in shapes:  # PyTorch before 2.1 spells the key in lower case
-            shapes = [shape or bytes(a.input_dims_old) for shape, a in zip(shapes, args, strict=True)]
-        cols["shapes"].extend(texts.codes(shapes))
-        cols["types"].extend(texts.codes(_texts([a.input_types for a in args])))
-        cols["concrete"].extend(texts.codes(_texts([a.concrete_inputs for a in args])))
-        cols["stack"].extend(self.stacks.codes([a.call_stack for a in args]))
-
-    def _add_calls(self, rows: NDArray[np.intp], args: list[Args]) -> None:
-        cols = self.calls
-        cols["row"].extend(rows)
-        cols["correlation"].extend([a.correlation for a in args])
-
-    def _add_frames(self, rows: NDArray[np.intp], args: list[Args]) -> None:
-        cols = self.frames
-        cols["row"].extend(rows)
-        cols["id"].extend([a.python_id for a in args])
-        cols["parent"].extend([a.python_parent_id for a in args])
-        cols["module"].extend([a.module_id for a in args])
-
-    def _add_device(self, rows: NDArray[np.intp], args: list[Args]) -> None:
-        launched = [(r, a) for r, a in zip(rows.tolist(), args, strict=True) if _is_launched(a)]
-        cols, dims = self.kernels, self.dims
-        cols["row"].extend([r for r, _ in launched])
-        cols["grid"].extend(dims.codes([bytes(a.grid) for _, a in launched]))
-        cols["block"].extend(dims.codes([bytes(a.block) for _, a in launched]))
-        cols["registers"].extend([a.registers for _, a in launched])
-        cols["shared"].extend([a.shared_bytes for _, a in launched])
-        cols["blocks_sm"].extend([a.blocks_per_sm for _, a in launched])
-        cols["warps_sm"].extend([a.warps_per_sm for _, a in launched])
-        cols["occupancy"].extend([a.occupancy for _, a in launched])
-        moved = [(r, a) for r, a in zip(rows.tolist(), args, strict=True) if a.size_bytes is not None]
-        cols = self.transfers
-        cols["row"].extend([r for r, _ in moved])
-        cols["bytes"].extend([a.size_bytes for _, a in moved])
-        cols["bandwidth"].extend([a.bandwidth for _, a in moved])
+    def add_arguments(self, table: str, rows: NDArray[np.intp] | list[int], args: list[Args]) -> None:
+        """Rows of a side table."""
+        cols: dict[str, Column] = getattr(self, table)
+        if "row" in cols:
+            cols["row"].extend(rows)
+        for column, attribute in SIDE_COLUMNS[table].items():
+            values: list[Any] = list(map(attrgetter(attribute), args))
+            if column in self.json_of:
+                values = [b"" if raw is NOTHING else bytes(raw) for raw in values]  # an absent one costs nothing
+            if attribute in OLD_SPELLING and (b"" in values or ABSENT in values):
+                old = map(attrgetter(OLD_SPELLING[attribute]), args)
+                absent = (b"", ABSENT)
+                values = [o if v in absent else v for v, o in zip(values, old, strict=True)]
+                values = [bytes(v) for v in values] if column in self.json_of else values
+            coded = self.json_of.get(column, self.texts_of.get(column))
+            cols[column].extend(values if coded is None else coded.codes(values))
 
     def _add_collectives(self, rows: list[tuple[int, Args]]) -> None:
-        if not rows:
-            return
-        cols, codes = self.collectives, self.texts.codes
-        cols["row"].extend([r for r, _ in rows])
-        cols["collective"].extend(codes([a.collective for _, a in rows]))
-        cols["dtype"].extend(codes([a.dtype for _, a in rows]))
-        cols["in"].extend([a.in_elements for _, a in rows])
-        cols["out"].extend([a.out_elements for _, a in rows])
-        cols["group"].extend(codes([a.group for _, a in rows]))
-        cols["size"].extend([a.group_size for _, a in rows])
-        cols["ranks"].extend(codes([a.group_ranks for _, a in rows]))
-        cols["description"].extend(codes([a.group_description for _, a in rows]))
-        cols["src"].extend([a.src_rank for _, a in rows])
-        cols["dst"].extend([a.dst_rank for _, a in rows])
-        cols["seq"].extend([a.seq for _, a in rows])
+        if rows:
+            self.add_arguments("collectives", [r for r, _ in rows], [a for _, a in rows])
 
     def _add_collectives_of_hccl(self, first: int, events: list[AnyEvent]) -> None:
         """The sizes of HCCL's collectives: the elements that a rank sends, or of a reduce-scatter receives."""
@@ -271,19 +269,6 @@ class Columns:
         cols["value"].extend([v for _, v in numbers])
 
 
-def _external(args: list[Args]) -> list[int]:
-    """The recorder's ids. PyTorch before 2.1 spells the key of calls in lower case."""
-    ids = [a.external_id for a in args]
-    if ABSENT in ids:
-        ids = [a.external_id if a.external_id != ABSENT else a.external_id_old for a in args]
-    return ids
-
-
-def _texts(raws: list[msgspec.Raw]) -> list[bytes]:
-    """The JSON texts of undecoded values. Where one is absent most are, and an absent one costs nothing to copy."""
-    return [b"" if raw is NOTHING else bytes(raw) for raw in raws]
-
-
 def _is_launched(args: Args) -> bool:
     """Whether the arguments say how a kernel was launched."""
     return bool(args.grid) or args.registers != ABSENT or args.blocks_per_sm is not None or args.occupancy is not None
@@ -331,15 +316,9 @@ def _instants(columns: Columns, events: list[AnyEvent]) -> None:
     memory = [e for e in events if e.name == "[memory]"]
     if memory:
         cols = columns.memory
-        args = [e.args for e in memory]
         cols["ts"].extend(columns.times([e.ts for e in memory]))
         cols["track"].extend(columns.tracks.codes([(e.pid, e.tid) for e in memory]))
-        cols["type"].extend([a.device_type for a in args])
-        cols["index"].extend([a.device_index for a in args])
-        cols["address"].extend([a.address or 0 for a in args])
-        cols["bytes"].extend([a.alloc_bytes for a in args])
-        cols["allocated"].extend([a.total_allocated for a in args])
-        cols["reserved"].extend([a.total_reserved for a in args])
+        columns.add_arguments("memory", [], [e.args for e in memory])
     if len(memory) < len(events):
         marks = sum(str(e.name).startswith(("Iteration Start", "Record Window End")) for e in events)
         rest = len(events) - len(memory) - marks
@@ -359,6 +338,11 @@ def _arrows(columns: Columns, events: list[AnyEvent], *, start: bool) -> None:
         columns.has_launch_flows = True
         if start:
             columns.launch_flows.extend(launches)
+        if not columns.has_correlations:
+            ends, cols = [e for e in events if e.cat in _FLOW_TO_DEVICE], columns.launch_ends
+            cols["ts"].extend(columns.times([e.ts for e in ends]))
+            cols["lane"].extend(columns.lanes.codes([(e.pid, e.tid) for e in ends]))
+            cols["id"].extend(launches)
     if len(launches) == len(events):
         return
     between_hosts = [e for e in events if e.cat not in _FLOW_TO_DEVICE]

@@ -33,6 +33,12 @@ CATEGORY = {
     "overhead": "overhead",
     "mtia_ccp_events": "kernel",
     "cuda_profiler_range": "device_range",
+    # rocprofv3's, in Perfetto's files
+    "kernel_dispatch": "kernel",
+    "memory_copy": "memcpy",
+    "hip_api": "runtime",
+    "hsa_api": "driver",
+    "marker_api": "user_range",
 }
 _KINDS = {
     "operator": OPERATOR, "user_range": OPERATOR, "python": FRAME, "runtime": CALL, "driver": CALL,
@@ -163,7 +169,8 @@ class RawEvent(Struct, gc=False):
 
 AnyEvent = Event | ExactEvent
 
-_KEYS = {f.encode_name: f.name for f in msgspec.structs.fields(Args)}
+#: The attribute of `Args` that holds an argument, by the argument's name.
+ATTRIBUTES = {f.encode_name: f.name for f in msgspec.structs.fields(Args)}
 _ARG_TYPES = {f.encode_name: f.type for f in msgspec.structs.fields(Args)}
 
 
@@ -206,7 +213,7 @@ def _number(value: float | str) -> float | None:
 def _coerce_args(args: dict[str, Any]) -> Args:
     fields: dict[str, Any] = {}
     for key, value in args.items():
-        name = _KEYS.get(key)
+        name = ATTRIBUTES.get(key)
         if name is None or value is None:
             continue
         try:

@@ -26,7 +26,7 @@ from stepscope.readers.chrome.event_columns import Columns
 from stepscope.readers.chrome.events import ExactEvent, category_of
 from stepscope.readers.chrome.json import Document
 from stepscope.readers.chrome.side_tables import side_columns, stacks_from_frames, stacks_from_texts
-from stepscope.readers.chrome.spans import arrow_ends, build_spans, host_arrows, launch_arrows
+from stepscope.readers.chrome.spans import arrow_ends, build_spans, host_arrows, launch_arrows, to_ns
 from stepscope.readers.chrome.tracks import Tracks, build_tracks
 from stepscope.readers.common.categories import by_name, without_repeats_of_hccl
 from stepscope.readers.common.columns import ABSENT, nullable, text_column, torch_npu_arguments, whole_number
@@ -139,7 +139,7 @@ def _meta(
         rank=rank,
         world_size=whole_number(_job(meta).get("world_size"), 31),
         host=_host(meta),
-        framework=_framework(meta, columns),
+        framework=framework_of(meta, columns),
         framework_version=next((str(meta[key]) for key in ("pytorch_version", "jax_version") if key in meta), None),
         origin_unix_ns=unix,
         origin_recorded_ns=origin_ns,
@@ -148,7 +148,8 @@ def _meta(
     )
 
 
-def _framework(meta: Mapping[str, Any], columns: Columns) -> str | None:
+def framework_of(meta: Mapping[str, Any], columns: Columns) -> str | None:
+    """The framework that the metadata, categories or processes of a trace name; None if none does."""
     if "schemaVersion" in meta or {"cpu_op", "Operator", "cuda_runtime"} & set(columns.cats):
         return "PyTorch"
     processes = [t.get("process_name", "") for t in columns.threads.values()]
@@ -169,7 +170,8 @@ def build_tables(
     is_device = tracks.is_device[spans.track]
     tables = {"tracks": tracks.tracks, "devices": tracks.devices}
 
-    calls, correlation, external = _calls(columns, spans)
+    calls, correlation, external = _calls(columns, spans, tracks)
+    calls = calls[category[calls] != CODE["operator"]]
     is_call = np.isin(category, CALLS)
     parent = parents(spans.ts, spans.dur, spans.track, ~is_device)
     category = without_repeats_of_hccl(category, parent, spans.name, name_list)
@@ -245,11 +247,23 @@ def _with_recorded_collectives(spans: Sorted, columns: Columns, tracks: Tracks) 
     return replace(spans, recorded=recorded), [*cats, RECORDED]
 
 
-def _calls(columns: Columns, spans: Sorted) -> tuple[Rows, Rows, Rows]:
-    """Rows of calls and device work; every span's correlation and external id."""
+def _calls(columns: Columns, spans: Sorted, tracks: Tracks) -> tuple[Rows, Rows, Rows]:
+    """Rows of calls and device work; every span's correlation and external id.
+
+    Where no correlation is recorded, the ids of arrows that begin at a call, or end at device work, are taken for it.
+    """
     rows, side = side_columns(columns.calls, spans)
     correlation = np.full(spans.ts.size, ABSENT, np.int64)
     correlation[rows] = side["correlation"]
+    if not columns.has_correlations:
+        lane = np.full(tracks.is_device.size, ABSENT, np.int64)
+        lane[tracks.of_key] = [columns.lanes.get(key[:2], ABSENT) for key in columns.tracks]
+        starts = pl.DataFrame({"row": rows, "lane": lane[spans.track[rows]], "ts": spans.ts[rows]})
+        ends = pl.DataFrame({name: column.join() for name, column in columns.launch_ends.items()})
+        ts = to_ns(ends["ts"].to_numpy()) - spans.origin_ns
+        ends = ends.with_columns(pl.col("lane").cast(pl.Int64), ts=pl.Series(ts))
+        tied = starts.join(ends.unique(["lane", "ts"], keep="first"), on=["lane", "ts"])
+        correlation[tied["row"].to_numpy()] = tied["id"].to_numpy()
     external = np.full(spans.ts.size, ABSENT, np.int64)
     with_id, ids = side_columns(columns.ids, spans)
     external[with_id] = ids["external"]

@@ -15,7 +15,7 @@ import polars as pl
 from stepscope.core import intervals
 from stepscope.core.schema import ARROWS
 from stepscope.readers.common.columns import ABSENT, text_column
-from stepscope.readers.common.span_builder import Sorted, believable, nearest_op
+from stepscope.readers.common.span_builder import Sorted, believable, nearest_op, sorted_order
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -76,18 +76,85 @@ def _paired(columns: Columns, of_key: NDArray[np.uint32], issues: IssueLog) -> t
     if not ts.size:
         return None
     name, cat, track = cols["name"].join(), cols["cat"].join(), of_key[cols["track"].join()]
-    sign = np.where(cols["begin"].join() > 0, 1, -1)
-    # An end goes before a begin of the same instant only if something is open; recorded order already says so.
-    order = np.lexsort((np.arange(ts.size), ts, track))
-    sign, group = sign[order], track[order]
-    depth = np.cumsum(sign)
-    level = np.where(sign > 0, depth, depth + 1)
-    by_level = np.lexsort((np.arange(ts.size), level, group))
-    s, g, at_level = sign[by_level], group[by_level], level[by_level]
-    joined = np.flatnonzero((s[:-1] > 0) & (s[1:] < 0) & (g[:-1] == g[1:]) & (at_level[:-1] == at_level[1:]))
-    begin, end = order[by_level[joined]], order[by_level[joined + 1]]
-    issues.add("unpaired_events", "warning", int(ts.size - 2 * begin.size), "begin or end events without their partner")
+    sign = np.where(cols["begin"].join() > 0, 1, -1).astype(np.int8)
+    begin, end = joined_edges(ts, track, sign, issues)
     return ts[begin], ts[end] - ts[begin], name[begin], cat[begin], track[begin]
+
+
+def joined_edges(ts: Rows, track: NDArray[Any], sign: NDArray[np.int8], issues: IssueLog) -> tuple[Rows, Rows]:
+    """Rows of begins (sign 1), and of the ends (−1) that close them; rows are in the order of the file.
+
+    On each track an end closes the latest open begin. At one instant the order of the file counts, if the file holds
+    the track's events in order of time; else ends come first, as far as spans are open. PyTorch writes all begins, and
+    then their ends in the same order (Perfetto): these pairs are exact, even of spans that overlap. Events without
+    their partner are counted.
+    """
+    n_tracks = int(track.max()) + 1 if track.size else 0
+    track = track.astype(np.uint16) if n_tracks < 1 << 16 else track
+    by_time = np.argsort(ts, kind="stable")
+    order = by_time[np.argsort(track[by_time], kind="stable")]
+    by_track = np.argsort(track, kind="stable")
+    is_mixed = np.zeros(n_tracks, np.bool_)
+    same = track[by_track][1:] == track[by_track][:-1]
+    is_mixed[track[by_track][1:][(np.diff(ts[by_track]) < 0) & same]] = True
+    exact = [np.empty(0, np.int64)] * 2
+    if is_mixed.any():
+        is_exact, exact = _written_in_two_passes(by_track, ts, track, sign, is_mixed)
+        order = order[~is_exact[track[order]]]
+        if order.size:
+            order = _ends_first(order, ts[order], track[order], sign[order], is_mixed[track[order]])
+    s, g = sign[order], track[order]
+    depth = np.cumsum(s, dtype=np.int32)
+    level = np.where(s > 0, depth, depth + 1)
+    by_level = np.lexsort((level, g))
+    s, g, level = s[by_level], g[by_level], level[by_level]
+    joined = np.flatnonzero((s[:-1] > 0) & (s[1:] < 0) & (g[:-1] == g[1:]) & (level[:-1] == level[1:]))
+    begin, end = (np.concatenate((some, order[by_level[joined + i]])) for i, some in enumerate(exact))
+    issues.add("unpaired_events", "warning", ts.size - 2 * begin.size, "begin or end events without their partner")
+    return begin, end
+
+
+def _written_in_two_passes(
+    by_track: Rows, ts: Rows, track: NDArray[Any], sign: NDArray[np.int8], is_mixed: NDArray[np.bool_]
+) -> tuple[NDArray[np.bool_], list[Rows]]:
+    """Which tracks have groups of begins that are followed by their ends in the same order, and these pairs.
+
+    The rows are in the order of the file, track by track. On such a track each group is complete, some end is later in
+    the file than one that follows it in time, no duration is negative, and hardly a span ends after the one around it.
+    """
+    some = by_track[is_mixed[track[by_track]]]
+    of, sign_ = track[some], sign[some]
+    is_last = np.append(of[1:] != of[:-1], [True] * (of.size > 0))
+    is_group_end = is_last | ((np.append(sign_[1:], 1) > 0) & (sign_ < 0))
+    is_exact = np.zeros(is_mixed.size, np.bool_)
+    is_exact[of[1:][(sign_[1:] < 0) & (np.diff(ts[some]) < 0) & ~is_last[:-1]]] = True
+    is_exact[of[is_group_end & (np.cumsum(sign_, dtype=np.int64) != 0)]] = False
+    begin, end = (some[is_exact[of] & (sign_ == one)] for one in (1, -1))
+    is_exact[track[begin[ts[end] < ts[begin]]]] = False
+    begin, end = (rows[is_exact[track[begin]]] for rows in (begin, end))
+    order = sorted_order(ts[begin], ts[end] - ts[begin], track[begin].astype(np.uint32))
+    starts, ends, of = ts[begin[order]], ts[end[order]], track[begin[order]]
+    outer = intervals.enclosing(starts, ends, of)
+    crosses = (outer >= 0) & (ends > ends[np.maximum(outer, 0)])
+    is_exact &= np.bincount(of[crosses], minlength=is_exact.size) * 10 <= np.bincount(of, minlength=is_exact.size)
+    good = is_exact[track[begin]]
+    return is_exact, [begin[good], end[good]]
+
+
+def _ends_first(
+    order: Rows, ts: Rows, track: NDArray[Any], sign: NDArray[np.int8], is_mixed: NDArray[np.bool_]
+) -> Rows:
+    """The order with ends before begins of the same instant, as many as spans are open; on tracks that are mixed."""
+    is_new = np.concatenate(([True], (ts[1:] != ts[:-1]) | (track[1:] != track[:-1])))
+    heads, instant = np.flatnonzero(is_new), np.cumsum(is_new) - 1
+    summed = np.concatenate(([0], np.cumsum(sign, dtype=np.int64)))
+    starts = np.flatnonzero(np.concatenate(([True], track[1:] != track[:-1])))
+    of_track = np.repeat(summed[starts], np.diff([*starts, track.size]))
+    open_before = summed[heads] - of_track[heads]
+    n_ends = np.concatenate(([0], np.cumsum(sign < 0)))
+    number = n_ends[:-1] - n_ends[heads][instant]  # of an end among those of its instant
+    phase = np.where(sign > 0, 1, np.where(number < open_before[instant], 0, 2))
+    return order[np.lexsort((np.where(is_mixed, phase, 0), instant))]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from stepscope.core.schema import DEVICES, Name
+from stepscope.core.schema import DEVICES, Name, fitted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -100,11 +100,11 @@ def device_table(rows: Iterable[Sequence[object]]) -> pl.DataFrame:
     columns = {}
     for (name, dtype), values in zip(DEVICES.dtypes.items(), zip(*rows, strict=True), strict=False):
         if dtype.is_integer():
-            fitted: list[Any] = [whole_number(value) for value in values]
+            columns[name] = pl.Series([whole_number(value) for value in values], dtype=pl.Int64)
         else:
             kinds = (int, float) if dtype.is_numeric() else str
-            fitted = [value if isinstance(value, kinds) else None for value in values]
-        columns[name] = pl.Series(fitted, dtype=pl.Int64 if dtype.is_integer() else None).cast(dtype, strict=False)
+            known = [value if isinstance(value, kinds) else None for value in values]
+            columns[name] = pl.Series(known).cast(dtype, strict=False)
     return DEVICES.conform(pl.DataFrame(columns))
 
 
@@ -114,12 +114,12 @@ def number_in(text: str) -> int | None:
 
 
 def nullable(values: NDArray[Any], dtype: pl.DataType, absent: int = ABSENT) -> pl.Series:
-    """A column with nulls for `absent` (integers), NaN (floats) and values that do not fit the type."""
+    """A column with nulls for `absent` (integers) and NaN (floats)."""
     series = pl.Series(values)
     if values.dtype.kind == "f":
-        return series.fill_nan(None).cast(dtype, strict=False)
+        return fitted(series.fill_nan(None), dtype)
     missing = values == absent
-    return (series.set(pl.Series(missing), None) if missing.any() else series).cast(dtype, strict=False)
+    return fitted(series.set(pl.Series(missing), None) if missing.any() else series, dtype)
 
 
 def text_column(codes: NDArray[Any], texts: Iterable[str | None], dtype: pl.DataType = Name) -> pl.Series:

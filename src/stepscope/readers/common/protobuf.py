@@ -19,7 +19,7 @@ import numpy as np
 from stepscope.readers.common.columns import ABSENT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -31,9 +31,11 @@ if TYPE_CHECKING:
     Contents = tuple[Ints, Ints]
 
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
-INT, DOUBLE, FLOAT, BYTES = "int", "double", "float", "bytes"
-_WIRE_OF = {INT: VARINT, DOUBLE: FIXED64, FLOAT: FIXED32, BYTES: LENGTH}
+INT, FIXED, DOUBLE, FLOAT, BYTES = "int", "fixed", "double", "float", "bytes"
+MANY = BYTES + "*"
+_WIRE_OF = {INT: VARINT, FIXED: FIXED64, DOUBLE: FIXED64, FLOAT: FIXED32, BYTES: LENGTH}
 
+_SIZES = {FIXED64: 8, FIXED32: 4}
 _MOST = 2**29 - 1  # of field numbers
 _NO_WIRE = np.array([False, False, False, True, True, False, True, True])  # groups, which ended with proto2, and none
 _PAD = 16  # zero bytes behind the data, so that eight or sixteen can be looked at wherever a value begins
@@ -113,11 +115,51 @@ class Wire:
     ) -> dict[str, Any]:
         """The known fields of the messages [start, end) by name; `schema` gives number → (name, kind).
 
-        INT gives int64 (ABSENT where missing), DOUBLE and FLOAT float64 (NaN where missing), BYTES the pair of starts
-        and ends (−1 where missing). A kind with `*` behind it is repeated: for BYTES (owner, starts, ends) in order of
-        the document, for INT (owner, values). Of several values of a single field the last counts.
+        INT and FIXED (64 bits) give int64 (ABSENT where missing), DOUBLE and FLOAT float64 (NaN where missing), BYTES
+        the pair of starts and ends (−1 where missing). A kind with `*` behind it is repeated: for BYTES (owner, starts,
+        ends) in order of the document, for INT and FIXED (owner, values). Of several values of a single field the last
+        counts.
         """
-        return _columns(self.fields(messages, clip=clip), messages[0].size, schema, self.damage)
+        return self.by_name(self.fields(messages, clip=clip), messages[0].size, schema)
+
+    def by_name(self, fields: Fields, n: int, schema: Mapping[int, tuple[str, str]]) -> dict[str, Any]:
+        """As `columns`, of the fields of `n` messages."""
+        return _columns(fields, n, schema, self.damage)
+
+    def messages(self, number: int) -> Iterator[Contents]:
+        """The contents of a repeated field of the document, in order and in blocks. Other fields are passed over."""
+        data, at, stop = self._data, 0, self.n_bytes
+        key = number << 3 | LENGTH
+        while at < stop:
+            starts, ends = array("q"), array("q")
+            for _ in range(_BLOCK):
+                length = data[at + 1]
+                if data[at] == key and length < 128:  # nearly all
+                    began = at + 2
+                else:
+                    first, began = _varint(data, at)
+                    length, began = _varint(data, began) if began < stop else (0, stop + 1)
+                    if first & 7 != LENGTH or first >> 3 < 1 or began > stop:
+                        self.damage.give_up(at)
+                        at = stop
+                        break
+                    if first != key:
+                        at = began + length
+                        if at >= stop:
+                            break
+                        continue
+                starts.append(began)
+                ends.append(began + length)
+                began += length
+                if began >= stop:
+                    if began > stop:
+                        self.damage.give_up(at)
+                        ends[-1] = stop
+                    at = stop
+                    break
+                at = began
+            if starts:
+                yield np.frombuffer(starts, np.int64), np.frombuffer(ends, np.int64)
 
     def fields(self, messages: Contents, *, clip: bool = False) -> Fields:
         """All fields of the messages [start, end). A message is given up at the first bytes that are not a field.
@@ -236,6 +278,26 @@ class Wire:
         return [data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
 
+def plain_fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """Number and value of each field of one small message; of fixed ones their bytes. Raises ValueError at damage."""
+    at = 0
+    while at < len(data):
+        key, at = _varint(data, at)
+        wire, value = key & 7, 0
+        if wire == VARINT and at < len(data):
+            value, at = _varint(data, at)
+            if at <= len(data):
+                yield key >> 3, value - (1 << 64) if value >> 63 else value
+                continue
+        elif wire in _SIZES or (wire == LENGTH and at < len(data)):
+            size, at = (_SIZES[wire], at) if wire in _SIZES else _varint(data, at)
+            if at + size <= len(data):
+                yield key >> 3, data[at : at + size]
+                at += size
+                continue
+        raise ValueError(f"no field at byte {at:,}")
+
+
 def _varint(data: bytes, at: int) -> tuple[int, int]:
     """The varint at that offset and where it ends; far after any end if none ends within ten bytes."""
     byte = data[at]
@@ -264,7 +326,7 @@ def _columns(fields: Fields, n: int, schema: Mapping[int, tuple[str, str]], dama
         if kind.endswith("*"):
             order = np.argsort(value if single == BYTES else owner, kind="stable")
             values[name] = (owner[order], value[order], end[order]) if single == BYTES else (owner[order], value[order])
-        elif single == INT:
+        elif single in (INT, FIXED):
             values[name] = np.full(n, ABSENT, np.int64)
             values[name][owner] = value
         elif single == BYTES:

@@ -86,15 +86,26 @@ class Source:
                 file.seek(0)
             limit = self._limit(size, packed=packing is not None)
             for chunk in self._reached(file, packing):
-                self.n_bytes += len(chunk)
-                if limit is not None and self.n_bytes > limit:
-                    msg = f"{self.label} unpacks to more than {limit:,} bytes ({size:,} packed)"
-                    raise StepscopeError(
-                        msg, "if the file is sound, allow more with --max-bytes, as in --max-bytes 20GB"
-                    )
+                self._count(len(chunk), size, limit)
                 if self.progress is not None:
                     self.progress(file.tell())
                 yield chunk
+
+    def count_unpacked(self, n_bytes: int) -> None:
+        """Count what a part of the document that is itself packed unpacks to. Raises StepscopeError at the limit."""
+        size = files.size_of(self.path)
+        self._count(n_bytes, size, self._limit(size, packed=True))
+
+    @property
+    def n_left(self) -> int:
+        """How many more bytes may be unpacked."""
+        return max((self._limit(files.size_of(self.path), packed=True) or 0) - self.n_bytes, 0)
+
+    def _count(self, n_bytes: int, size: int, limit: int | None) -> None:
+        self.n_bytes += n_bytes
+        if limit is not None and self.n_bytes > limit:
+            msg = f"{self.label} unpacks to more than {limit:,} bytes ({size:,} packed)"
+            raise StepscopeError(msg, "if the file is sound, allow more with --max-bytes, as in --max-bytes 20GB")
 
     def _limit(self, size: int, *, packed: bool) -> int | None:
         if self.max_bytes is not None:

@@ -16,6 +16,7 @@ import polars as pl
 from stepscope.core import intervals
 from stepscope.core import names as rules
 from stepscope.core.schema import CATEGORIES, DEVICE_WORK, SPANS, STEPS, TRACKS, Category, Name
+from stepscope.core.soundness import LONGEST_NS
 from stepscope.readers.common.columns import ABSENT, nullable
 
 if TYPE_CHECKING:
@@ -304,7 +305,7 @@ def _is_time(times: Rows) -> Flags:
 
 
 def _near_the_most(ts: Rows, dur: Rows) -> NDArray[np.bool_]:
-    is_sound: Flags = _is_time(ts) & (dur != ABSENT) & (dur <= 30 * _DAY_NS)
+    is_sound: Flags = _is_time(ts) & (dur != ABSENT) & (dur <= LONGEST_NS)
     if dur[is_sound].sum(dtype=np.float64) >= _FARTHEST_NS:  # else sums would not fit 64 bits
         is_sound &= dur <= _FARTHEST_NS // dur.size
     if is_sound.any():

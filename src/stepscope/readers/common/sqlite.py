@@ -20,16 +20,17 @@ import numpy as np
 import polars as pl
 
 from stepscope.core import files
-from stepscope.core.errors import CorruptInput, StepscopeError
+from stepscope.core.errors import CorruptInput, StepscopeError, UnknownFormat
 from stepscope.readers.common.columns import ABSENT, nullable
-from stepscope.readers.common.source import CHUNK, no_collection, packing_of
+from stepscope.readers.common.source import CHUNK, IssueLog, give_back, no_collection, packing_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from stepscope.readers.common.source import IssueLog, Source
+    from stepscope.core.trace import Trace
+    from stepscope.readers.common.source import Source
 
     Rows = NDArray[np.int64]
 
@@ -244,6 +245,27 @@ def _fits(group: list[tuple[str, int]]) -> str:
 
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
+
+
+def read_database(
+    source: Source,
+    tables: Iterable[str],
+    build: Callable[[Database, Source, IssueLog], Trace],
+    unknown: tuple[str, str],
+) -> Trace:
+    """What `build` makes of a database that has at least one of the tables.
+
+    Raises CorruptInput (damaged database), StepscopeError, and UnknownFormat, which says with `unknown` what the
+    database is not, and what to do.
+    """
+    issues = IssueLog()
+    with opened(source, issues) as db:
+        if not any(table in db for table in tables):
+            what, hint = unknown
+            raise UnknownFormat(f"{source.label} is {what}: it holds {', '.join(db.tables[:5]) or 'nothing'}", hint)
+        trace = build(db, source, issues)
+    give_back()
+    return trace
 
 
 @contextmanager

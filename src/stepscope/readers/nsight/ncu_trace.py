@@ -25,7 +25,6 @@ from stepscope.core.trace import Meta, Trace
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stepscope.core.schema import Table
     from stepscope.readers.common.source import IssueLog, Source
 
 
@@ -319,7 +318,7 @@ def _devices(
         "name", "sm_count", "memory_bytes", device_id="number", type=pl.lit("cuda"),
         index=_whole(pl.col("device")), compute_capability="cc",
     )  # fmt: skip
-    return number, DEVICES.conform(_fitting(devices, DEVICES))
+    return number, DEVICES.conform(devices)
 
 
 def _tracks(distinct: pl.DataFrame) -> pl.DataFrame:
@@ -350,13 +349,7 @@ def _kernels(launches: pl.DataFrame, metrics: pl.DataFrame, facts: _Facts, sm_co
         "warps_per_sm": blocks * (threads / 32).ceil() / sm_count,
         "est_occupancy_ratio": _aligned(roles.measured(metrics, "occupancy"), n),
     })  # fmt: skip
-    return KERNELS.conform(_fitting(frame, KERNELS))
-
-
-def _fitting(frame: pl.DataFrame, table: Table) -> pl.DataFrame:
-    """Whole numbers in the table's types; null where a value does not fit (a damaged file)."""
-    whole = [name for name, dtype in table.dtypes.items() if name in frame.columns and dtype.is_integer()]
-    return frame.with_columns(pl.col(name).cast(table.dtypes[name], strict=False) for name in whole)
+    return KERNELS.conform(frame)
 
 
 def _axes(dims: pl.Series, what: str, facts: _Facts) -> list[pl.Series]:

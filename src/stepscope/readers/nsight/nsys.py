@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stepscope.core.errors import UnknownFormat
 from stepscope.core.names import is_tensor_core
 from stepscope.core.schema import KERNELS, TRANSFERS
 from stepscope.core.trace import Meta, Trace
 from stepscope.readers.common.columns import ABSENT, nullable, text_column
-from stepscope.readers.common.source import IssueLog, give_back
 from stepscope.readers.common.span_builder import Names, Part, assemble, unique
-from stepscope.readers.common.sqlite import WIDE, opened
+from stepscope.readers.common.sqlite import WIDE, read_database
 from stepscope.readers.nsight import nsys_host
 from stepscope.readers.nsight.nsys_target import Target, gpu_metrics
 
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from stepscope.readers.common.source import Source
+    from stepscope.readers.common.source import IssueLog, Source
     from stepscope.readers.common.sqlite import Columns, Database
 
     Rows = NDArray[np.int64]
@@ -62,15 +60,8 @@ def read(source: Source) -> Trace:
 
     Raises CorruptInput (damaged database), UnknownFormat (another program's database), StepscopeError.
     """
-    issues = IssueLog()
-    with opened(source, issues) as db:
-        if not any(table in db for table in _TABLES):
-            what = ", ".join(db.tables[:5]) or "nothing"
-            hint = "see `stepscope formats` for what can be read"
-            raise UnknownFormat(f"{source.label} is an SQLite database of an unknown recorder: it holds {what}", hint)
-        trace = _trace(db, source, issues)
-    give_back()
-    return trace
+    unknown = ("an SQLite database of an unknown recorder", "see `stepscope formats` for what can be read")
+    return read_database(source, _TABLES, _trace, unknown)
 
 
 def _trace(db: Database, source: Source, issues: IssueLog) -> Trace:

@@ -38,7 +38,8 @@ _ELEMENT = msgspec.json.Decoder(Event, strict=False)
 #: Paddle begins each element with its name.
 _BORDER = re.compile(rb'\}\s*,\s*(?=\{\s*"name"\s*:|\{\s*\}\s*$)')
 #: A text that was not escaped reaches to where the line goes on as Paddle writes it.
-_TEXT = re.compile(rb'("(?:name|callstack)"\s*:\s*")(.*?)(?="\s*,\s*"(?:pid|id)"\s*:|"\s*\n\s*\})', re.DOTALL)
+_TEXT_BEGINS = re.compile(rb'"(?:name|callstack)"\s*:\s*"')
+_TEXT_ENDS = re.compile(rb'"(?:\s*,\s*"(?:pid|id)"\s*:|[^\S\n]*\n\s*\})')
 _TO_ESCAPE = re.compile(rb'["\\\x00-\x1f]')
 _ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
 #: The end of the array: Paddle puts an empty object there, and in any case only there a bracket follows a brace.
@@ -75,20 +76,18 @@ def _decoded(block: bytes, at: int, issues: IssueLog) -> list[Event]:
 
 def escaped(text: bytes, issues: IssueLog) -> bytes:
     """The text with names and call stacks written as JSON wants it; how many needed that is noted."""
-    n = 0
-
-    def mended(match: re.Match[bytes]) -> bytes:
-        nonlocal n
-        if not _TO_ESCAPE.search(match[2]):
-            return match[0]
-        n += 1
-        return match[1] + json.dumps(match[2].decode("utf-8", "replace"), ensure_ascii=False)[1:-1].encode()
-
-    valid = _TEXT.sub(mended, text)
+    n, done, pieces = 0, 0, []
+    while (begin := _TEXT_BEGINS.search(text, done)) and (end := _TEXT_ENDS.search(text, begin.end())):
+        name = text[begin.end() : end.start()]
+        if _TO_ESCAPE.search(name):
+            n += 1
+            name = json.dumps(name.decode("utf-8", "replace"), ensure_ascii=False)[1:-1].encode()
+        pieces += [text[done : begin.end()], name]
+        done = end.start()
     issues.add(
         "unescaped_names", "info", n, "names with quotes, backslashes or control characters, which Paddle writes raw"
     )
-    return valid
+    return b"".join([*pieces, text[done:]])
 
 
 def _elements(block: bytes, at: int, issues: IssueLog) -> Iterator[Event]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stepscope.readers.common.columns import ABSENT, Interned, columns_of
-from stepscope.readers.common.protobuf import BYTES, FLOAT, INT, Wire
+from stepscope.readers.common.protobuf import BYTES, FLOAT, INT, MANY, Wire
 from stepscope.readers.paddle._columns import MEMORY_TYPES, TYPES, Recording
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from stepscope.readers.common.protobuf import Contents
 
 
-MANY = BYTES + "*"
 DOCUMENT = {
     1: ("version", BYTES), 2: ("span_index", INT), 3: ("threads", MANY), 4: ("extra", MANY), 5: ("devices", MANY),
 }  # fmt: skip

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stepscope.readers.common.columns import ABSENT, Interned
-from stepscope.readers.common.protobuf import BYTES, DOUBLE, INT
+from stepscope.readers.common.protobuf import BYTES, DOUBLE, INT, MANY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     Rows = NDArray[np.int64]
     Children = tuple[Rows, Rows, Rows]  # owner, start, end
 
-MANY = BYTES + "*"
 _SPACE = {1: ("planes", MANY), 2: ("errors", MANY), 3: ("warnings", MANY), 4: ("hosts", MANY)}
 _PLANE = {
     2: ("name", BYTES), 3: ("lines", MANY), 4: ("event_metadata", MANY), 5: ("stat_metadata", MANY), 6: ("stats", MANY),

@@ -106,7 +106,7 @@ def layout(scene: Scene) -> dict[str, Any]:
     n_lanes = dict(zip(*(a.tolist() for a in np.unique(lanes.tracks, return_counts=True)), strict=True))
     counted = trace.spans.group_by("track_id").agg(n=pl.len())
     n_spans = dict(counted.iter_rows())
-    on_device = trace.spans.filter(pl.col("category").is_in(DEVICE_WORK))["track_id"].unique().to_list()
+    on_device = set(trace.spans.filter(pl.col("category").is_in(DEVICE_WORK))["track_id"].unique())
     devices = {row["device_id"]: row for row in trace.devices.with_columns(label=DEVICE_LABEL).iter_rows(named=True)}
     groups: dict[tuple[int, str], list[tuple[Any, dict[str, Any]]]] = {}
     for row in trace.tracks.iter_rows(named=True):
