@@ -25,12 +25,8 @@ from stepscope.core.report import Note, Report
 from stepscope.core.schema import DEVICE_WORK, SERIALISED
 from stepscope.core.trace import Opener, Results, Trace
 from stepscope.core.units import counted, duration, percent, size
-<<<<<<< HEAD
-from stepscope.reports._device import device_time
-from stepscope.reports._hang import hang_report, is_of_dumps
-=======
 from stepscope.reports._device import device_time, group_of
->>>>>>> house
+from stepscope.reports._hang import hang_report, is_of_dumps
 from stepscope.reports._headline_and_bars import overview_of_ranks
 from stepscope.reports._host import has_host_work, host_time
 from stepscope.reports._job import job_of
