@@ -145,6 +145,11 @@ SPANS = Table(
     ),
     never_null=("span_id", "track_id", "name", "category"),
 )
+#: `recorded_category` of operators and modules that come from the capture of a graph, inside the launch that replays
+#: it: the host did not run them, so they have an order and no time.
+CAPTURED = "captured"
+#: Columns of any table that refer to rows of spans.
+SPAN_REFERENCES = ("span_id", "parent_id", "launch_id", "op_id")
 OPS = Table(
     "ops",
     "side table of spans: the arguments of a framework operator (or of a user's range)",
@@ -256,6 +261,15 @@ KERNEL_METRICS = Table(
         Column("value", pl.Float64(), "its value"),
     ),
     never_null=("span_id", "metric"),
+)
+CAPTURED_LAUNCHES = Table(
+    "captured_launches",
+    "side table of spans: a launch that ran nothing, as it was recorded into a graph",
+    (
+        Column("span_id", pl.UInt32(), "the call's span", key=True),
+        Column("kernel", Name, "the kernel that it puts into the graph, where recorded"),
+    ),
+    never_null=("span_id",),
 )
 SCHED = Table(
     "sched",
@@ -444,9 +458,9 @@ GROUP_STATUS = Table(
 TABLES: Mapping[str, Table] = {
     t.name: t
     for t in (
-        DEVICES, TRACKS, SPANS, OPS, FRAMES, KERNELS, TRANSFERS, COLLECTIVES, HLO_OPS, KERNEL_METRICS, SCHED,
-        ALLOCATIONS, RESERVATIONS, COUNTERS, STACKS, STACK_SAMPLES, ARROWS, STEPS, STEP_COSTS, COLLECTIVE_RECORDS,
-        GROUP_STATUS, ISSUES,
+        DEVICES, TRACKS, SPANS, OPS, FRAMES, KERNELS, TRANSFERS, COLLECTIVES, HLO_OPS, KERNEL_METRICS,
+        CAPTURED_LAUNCHES, SCHED, ALLOCATIONS, RESERVATIONS, COUNTERS, STACKS, STACK_SAMPLES, ARROWS, STEPS,
+        STEP_COSTS, COLLECTIVE_RECORDS, GROUP_STATUS, ISSUES,
     )
 }  # fmt: skip
 
