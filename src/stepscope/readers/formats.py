@@ -20,7 +20,7 @@ from stepscope.core.errors import StepscopeError
 from stepscope.core.result_tables import ASCEND, NSYS, RESULTS
 from stepscope.core.schema import ISSUES, TABLES
 from stepscope.readers import ascend
-from stepscope.readers.common.source import SQLITE_MAGIC
+from stepscope.readers.common.source import DUMP_AS_JSON, SQLITE_MAGIC, family_of_dump
 from stepscope.readers.nsight import nsys_stats_files
 from stepscope.readers.rocm import rocprof_files
 
@@ -33,13 +33,8 @@ if TYPE_CHECKING:
 
 #: Each kind of side file, by the names that it may have.
 COUNTER_FILES = ("counters.parquet", "counters.csv", "counters.csv.gz", "counters.csv.zst")
-COUNTER_COLUMNS = {
-    "ts_ns": pl.Int64(),
-    "metric": pl.String(),
-    "unit": pl.String(),
-    "device": pl.String(),
-    "value": pl.Float64(),
-}
+_TEXTS = dict.fromkeys(("metric", "unit", "device"), pl.String())
+COUNTER_COLUMNS = {"ts_ns": pl.Int64(), **_TEXTS, "value": pl.Float64()}
 STACK_FILES = ("stacks.tsv.gz", "stacks.tsv")
 SCHEDULING = "sched.ring"
 RECORDING = "meta.json"
@@ -81,10 +76,7 @@ UNSUPPORTED = {
     ".qdstrm": None,
 }
 _KERNEL_METRICS = ("devices", "tracks", "spans", "kernels", "kernel_metrics", "issues")
-_DIGITS = re.compile(r"\d+")
 _OBJECT = re.compile(rb"[\xef\xbb\xbf \t\r\n]*\{")
-_DUMP_AS_JSON = re.compile(rb'"(?:collective_seq_id|comm_lib_version|pg_config)"\s*:')
-_HEAD = 512  # bytes of a file that say whether it is one
 _LIST = re.compile(rb"[\xef\xbb\xbf \t\r\n]*\[")
 _LIST_OF_OBJECTS = re.compile(rb"[\xef\xbb\xbf \t\r\n]*\[\s*\{")
 _SQLITE = re.compile(re.escape(SQLITE_MAGIC))
@@ -229,27 +221,6 @@ def _is_list_of_packets(head: bytes) -> bool:
 def unsupported_suffix(path: str) -> str | None:
     """The suffix by which a path is one of them."""
     return next((suffix for suffix in UNSUPPORTED if path.lower().endswith(suffix)), None)
-
-
-def family_of_dump(path: str) -> list[str]:
-    """The dumps of PyTorch's flight recorder in the folder of one: by their names, else those called alike."""
-    try:
-        if files.rank_of_dump(path) is None and not _is_dump_as_json(path):
-            return [path]
-        folder, name = files.split(path)
-        listed = files.files_in(folder or ".", deep=False)
-    except StepscopeError:  # a folder or bucket whose files may be read and not listed
-        return [path]
-    dumps = [files.joined(folder, files.split(file)[1]) for file in listed if files.rank_of_dump(file) is not None]
-    shape = _DIGITS.sub("0", name)
-    return dumps or [file for file in listed if _DIGITS.sub("0", files.split(file)[1]) == shape] or [path]
-
-
-def _is_dump_as_json(path: str) -> bool:
-    if not path.lower().endswith(".json") or files.is_url(path) or not Path(path).is_file():
-        return False
-    with files.opened(path) as file:
-        return _DUMP_AS_JSON.search(file.read(_HEAD)) is not None
 
 
 def _is_converted(path: str) -> bool:
@@ -492,7 +463,7 @@ FORMATS = (
         module="flight_recorder",
         signs=(
             Sign(1.0, re.compile(rb"\x80[\x02-\x05]"), (b"pg_config", b"pg_status")),
-            Sign(1.0, _OBJECT, pattern=_DUMP_AS_JSON),
+            Sign(1.0, _OBJECT, pattern=DUMP_AS_JSON),
             Sign(0.5, path=files.DUMP),  # empty, or torn in its first bytes
         ),
         provides=("collective_records", "group_status", "stacks", "issues"),
