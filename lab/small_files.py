@@ -26,7 +26,7 @@ T0 = 1_700_000_000_000_000_000
 @contextmanager
 def _literal_files() -> Iterator[None]:
     """Within it, the literal files of the readers' tests can be imported."""
-    folders = [str(TESTS / folder) for folder in ("", "recorded", "nsight")]
+    folders = [str(TESTS / folder) for folder in ("", "recorded", "nsight", "ascend")]
     sys.path[:0] = folders
     try:
         yield
@@ -83,7 +83,7 @@ def _of_tests(put: Any) -> None:
     import perf_files as latencyprism
     import perfetto_traces as perfetto
     import rocprof_files as rocm
-    import test_ascend as ascend
+    import test_database as ascend
     import test_ncu_csv
     import xplane_profiles as xplane
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from stepscope.core.schema import ISSUES, TABLES, Name, map_names, no_number
+from stepscope.core.schema import ISSUES, TABLES, Name, map_names
 from stepscope.core.soundness import FACTS, is_numbered, limits_of
 from stepscope.core.trace import Result, Results, StoredTables
+from stepscope.core.whole_numbers import no_number
 from stepscope.readers.common.source import IssueLog
 
 if TYPE_CHECKING:
