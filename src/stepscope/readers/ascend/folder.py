@@ -153,7 +153,8 @@ def _timeline(source: Source, sheets: dict[str, _Sheet], issues: IssueLog) -> Tr
         return _with_sheets(kineto.read(source), sheets, issues)
     if name == ascend.KERNELS:
         return _with_sheets(of_kernels(_details(sheets[name]), source, issues), sheets, issues)
-    return Trace(Meta(source.label, "ascend", size_bytes=source.n_bytes, rank=files.rank_in(source.path)), {})
+    rank = files.rank_in(source.path)
+    return Trace(Meta(source.label, "ascend", size_bytes=source.n_bytes, rank=rank, framework="Ascend"), {})
 
 
 def _add(
