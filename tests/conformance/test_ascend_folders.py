@@ -53,7 +53,7 @@ def test_kernels_by_type_are_the_rows_of_op_statistic(shared, run):
     rows = loaded(shared, run).show("kernels", by="type").filter(~pl.col("communication"))
     ours = {(row["type"], row["core"]): (row["calls"], row["total_ns"] / 1000) for row in rows.iter_rows(named=True)}
     assert ours.keys() == theirs.keys()
-    assert all(ours[key] == pytest.approx(theirs[key], rel=1e-6) for key in theirs)
+    assert all(ours[key] == pytest.approx(theirs[key], abs=0.02) for key in theirs)
 
 
 @pytest.mark.parametrize("run", TEXTS)

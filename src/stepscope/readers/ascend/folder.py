@@ -174,7 +174,9 @@ def _add(
             what = source.damage or str(error).splitlines()[0]
             raise CorruptInput(what, "copy the file again", path=source.label) from None
         frame = frame.filter(~pl.all_horizontal(pl.all().is_null()))  # a blank line at the end
-        sheets[name] = _Sheet(frame.rename(str.strip), name, issues)
+        places = {column.strip(): at for at, column in reversed(list(enumerate(frame.columns)))}  # the first of a name
+        columns = [frame.to_series(at).alias(column) for column, at in places.items()]
+        sheets[name] = _Sheet(pl.DataFrame(columns), name, issues)
     else:
         try:
             document = json.loads(b"".join(source.chunks()))
