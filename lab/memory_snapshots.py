@@ -1,4 +1,4 @@
-"""Writes memory snapshots of simulated jobs, of which it is known what went wrong.
+"""Writes memory snapshots of simulated jobs, of which it is known what went wrong, and scores stepscope's answers.
 
 python memory_snapshots.py FOLDER [--cases 20] [--seed 0]     writes case-N.pickle, and truth.json with what is in them
 A job trains a random model on a device with `caching_allocator.CachingAllocator`, with noise: temporary tensors, frees
@@ -17,7 +17,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import polars as pl
 from caching_allocator import KIB, MIB, Block, CachingAllocator, Conf, Device, Frames, OutOfMemory
+
+from stepscope.analyses.memory.allocator import Settings
+from stepscope.analyses.memory.oom import failures
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -526,13 +530,114 @@ def cases(n: int, seed: int = 0) -> Iterator[Case]:
         yield make(KINDS[number % len(KINDS)], seed + number // len(KINDS))
 
 
+@dataclass
+class Score:
+    """How many answers were right, of how many."""
+
+    kinds: list[bool] = field(default_factory=list)
+    stacks: list[bool] = field(default_factory=list)
+    #: Of whole histories: whether what a change of settings saves was predicted within 5 %, or a segment of 20 MiB.
+    savings: list[bool] = field(default_factory=list)
+    confusions: Counter[tuple[str, str | None]] = field(default_factory=Counter)
+
+    def text(self) -> str:
+        """The shares, and what was taken for what."""
+        lines = [
+            f"{name}: {sum(right)} of {len(right)} right ({sum(right) / max(1, len(right)):.1%})"
+            for name, right in (("kind", self.kinds), ("first stack", self.stacks), ("savings", self.savings))
+        ]
+        wrong = [f"  {n} of {kind}: {got}" for (kind, got), n in sorted(self.confusions.items(), key=str)]
+        return "\n".join([*lines, *wrong])
+
+
+def score(case: Case, into: Score) -> None:
+    """Ask stepscope about a case."""
+    events, segments, blocks, stacks = tables(case.snapshot)
+    settings = None
+    if not case.is_of_2023:
+        parts = case.conf.roundup_power2_divisions
+        settings = Settings(case.conf.max_split_size, divisions={1 << n: parts for n in range(16)} if parts else {})
+    answer = next(iter(failures(events, segments, blocks, settings)), None)
+    kind = None if answer is None else answer.kind
+    into.kinds.append(kind == ANSWERS[case.kind])
+    if kind != ANSWERS[case.kind]:
+        into.confusions[case.kind, kind] += 1
+    if answer is None:
+        return
+    if case.guilty:
+        first = answer.stacks["stack_id"][0]
+        into.stacks.append(first is not None and stacks[first][1:] == tuple(f"/job/{frame}" for frame in case.guilty))
+    real = needed(case)
+    for saving in answer.savings[1:]:
+        conf = case.conf
+        if saving.change.startswith("expandable"):
+            conf = replace(conf, expandable_segments=True, max_split_size=None)
+        elif saving.change.startswith("max_split"):
+            conf = replace(conf, max_split_size=int(saving.change.partition(":")[2]) * MIB)
+        there = needed(case, conf, saving.event)
+        if there is not None and real is not None and not case.n_dropped:
+            saved, predicted = real - there, answer.savings[0].needed_bytes - saving.needed_bytes
+            into.savings.append(abs(saved - predicted) <= max(0.05 * abs(saved), 20 * MIB))
+
+
+EVENTS = {
+    "device_id": pl.UInt32, "action": pl.String, "address": pl.Int64, "bytes": pl.Int64, "stream": pl.Int64,
+    "stack_id": pl.UInt32, "device_free_bytes": pl.Int64,
+}  # fmt: skip
+SEGMENTS = {
+    "device_id": pl.UInt32, "address": pl.Int64, "bytes": pl.Int64, "stream": pl.Int64, "pool": pl.String,
+    "is_expandable": pl.Boolean,
+}  # fmt: skip
+BLOCKS = {
+    "device_id": pl.UInt32, "address": pl.Int64, "bytes": pl.Int64, "requested_bytes": pl.Int64, "state": pl.String,
+    "stack_id": pl.UInt32,
+}  # fmt: skip
+
+
+def tables(snapshot: dict[str, Any]) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame, list[tuple[str, ...]]]:
+    """Events, segments and blocks of device 0, and the stacks by id, innermost frame first."""
+    stacks: dict[tuple[str, ...], int] = {}
+
+    def stack_id(frames: list[dict[str, Any]] | None) -> int | None:
+        names = tuple(f"{frame['filename']}:{frame['name']}:{frame['line']}" for frame in frames or ())
+        return stacks.setdefault(names, len(stacks)) if names else None
+
+    events = [
+        (0, event["action"], event.get("addr", 0), event["size"], event["stream"], stack_id(event.get("frames")),
+         event.get("device_free"))
+        for event in snapshot["device_traces"][0]
+    ]  # fmt: skip
+    segments, blocks = [], []
+    for segment in snapshot["segments"]:
+        at = segment["address"]
+        is_expandable = bool(segment.get("is_expandable"))
+        segments.append((0, at, segment["total_size"], segment["stream"], segment["segment_type"], is_expandable))
+        for block in segment["blocks"]:
+            frames = block.get("frames") or (block.get("history") or [{}])[0].get("frames")
+            blocks.append((0, at, block["size"], block["requested_size"], block["state"], stack_id(frames)))
+            at += block["size"]
+    frames = (
+        pl.DataFrame(rows, schema=schema, orient="row")
+        for rows, schema in ((events, EVENTS), (segments, SEGMENTS), (blocks, BLOCKS))
+    )
+    return (*frames, list(stacks))
+
+
 def main() -> None:
-    """Write cases and what is true of them."""
+    """Write cases and what is true of them, or score answers."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--cases", type=int, default=20)
+    parser.add_argument("--score", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    if options.score:
+        result = Score()
+        for case in cases(options.score, options.seed):
+            score(case, result)
+        print(result.text())
+    if options.folder is None:
+        return
     options.folder.mkdir(parents=True, exist_ok=True)
     truth = {}
     for number, case in enumerate(cases(options.cases, options.seed)):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import memory_snapshots as lab
 import pytest
-from snapshot_tables import tables
+from memory_snapshots import tables
 
 from stepscope.analyses.memory.oom import failures
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import memory_snapshots as lab
 import polars as pl
 import pytest
-from snapshot_tables import BLOCKS, EVENTS, SEGMENTS, tables
+from memory_snapshots import BLOCKS, EVENTS, SEGMENTS, tables
 
 from stepscope.analyses.memory.allocator import MIB, Settings, replay
 from stepscope.analyses.memory.replays import needed_with, recording

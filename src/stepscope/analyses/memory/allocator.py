@@ -28,6 +28,8 @@ MIN_BLOCK, SMALL, SMALL_SEGMENT, MIN_LARGE, LARGE_SEGMENT = 512, MIB, 2 * MIB, 1
 #: or that the job called empty_cache.
 IGNORE, ALLOC, FREE, TAKEN, GIVEN_BACK, EMPTY_CACHE = range(6)
 _SHIFT, _FAR = 64, 1 << 62
+#: Recorded addresses are below this, and those of new memory from here on.
+ADDRESSES = 1 << 50
 #: Addresses of a range for expandable segments, if the device's memory is not known.
 _ROOM = 1 << 42
 
@@ -128,7 +130,7 @@ class Allocator:
         self._taken: list[tuple[int, int]] = []  # start and end of each segment and range, in ascending order
         self.reserved = self.allocated = 0
         self._expected: dict[int, list[int]] = {}  # addresses of segments to come, by size
-        self._next = 1 << 50
+        self._next = ADDRESSES
         # A range has an eighth more addresses than the device has memory.
         most = start.device_bytes or settings.limit_bytes
         self._room = _ROOM if most is None else most * 9 // 8
@@ -139,9 +141,10 @@ class Allocator:
     def _placed(self, start: Start) -> dict[int, int]:
         """Take over the blocks in use where they are if the segments are of our kind, else allocate them anew."""
         if start.is_expandable != self._settings.expandable:
-            pools = sorted((address, pool_id) for address, _, pool_id in start.segments)
-            owners = [pools[bisect_right(pools, (address, _FAR)) - 1][1] for address, _ in start.blocks]
-            blocks = zip(start.blocks, owners, strict=True)
+            pools = sorted((address, pool_id) for address, _, pool_id in start.segments) or [(0, 1)]
+            old = [(address, size) for address, size in start.blocks if size > 0]
+            owners = [pools[bisect_right(pools, (address, _FAR)) - 1][1] for address, _ in old]
+            blocks = zip(old, owners, strict=True)
             moved = {address: self.alloc(size, pool_id) for (address, size), pool_id in blocks}
             return {address: new for address, new in moved.items() if new is not None}
         rest = sorted(start.blocks, reverse=True)

@@ -10,6 +10,7 @@ from stepscope.analyses.memory.allocator import Replayed, Settings, replay, segm
 from stepscope.analyses.memory.replays import Recording, Saving, needed_with, recording
 
 _GIB = 1 << 30
+MOST_BYTES = 1 << 46
 #: So many events before a failure are replayed at most.
 MOST_EVENTS = 60_000
 #: What drivers report as the memory of devices, from and to, from 4 GiB on. Units: GiB.
@@ -26,6 +27,8 @@ _LARGE_TIMES, _LARGE_RATIO = 2, 0.05
 _REGULAR = 0.25
 _LEAST_STEPS, _LEAST_SPAN, _FREED_RATIO, _CANDIDATES = 4, 0.5, 0.6, 50
 _NEVER = 1 << 62
+#: Growth is looked at in so many steps at most.
+_MOMENTS = 32
 #: What rises so often in sequence, and never falls, grows, however slowly.
 _SURE_RISES = 6
 #: Less idle memory than this share is usual, and not what a failure is due to.
@@ -93,7 +96,7 @@ def _failure(
     failed = at - first
     reserved = [level for number, level in history.reserved if number <= failed]
     oom = events.row(at, named=True)
-    request, free = oom["bytes"], oom["device_free_bytes"] or 0
+    request, free = (min(max(0, oom[column] or 0), MOST_BYTES) for column in ("bytes", "device_free_bytes"))
     # With memory in one piece at hand, it is a limit of the process' own that was reached.
     room = free if free < segment_bytes(history.settings.rounded(request)) else 0
     limit = reserved[-1] + room
@@ -209,6 +212,8 @@ def _by_stack(lifetimes: pl.DataFrame, steps: list[int], held: pl.DataFrame) -> 
         return lifetimes.filter(_alive(moment)).group_by("stack_id").agg(pl.col("bytes").sum().alias(name))
 
     result = held
+    every = max(1, -(-len(steps) // _MOMENTS))
+    steps = steps[::-1][::every][::-1]
     names = [f"step {number}" for number in range(len(steps))]
     for name, moment in zip(names, steps, strict=True):
         result = result.join(level(moment, name), on="stack_id", how="left", nulls_equal=True)
@@ -221,7 +226,7 @@ def _by_stack(lifetimes: pl.DataFrame, steps: list[int], held: pl.DataFrame) -> 
     is_steady = (rises.list.min() >= 0) & (is_most | (rises.list.len() >= _SURE_RISES))
     return result.with_columns(
         grown_bytes=grown.fill_null(0),
-        growth_bytes_per_step=rises.list.median().fill_null(0),
+        growth_bytes_per_step=(rises.list.median() / every).fill_null(0),
         is_growing=((is_steady & (share >= 0.6)) | (is_most & (share >= 0.8))).fill_null(value=False),
     ).drop(names)
 

@@ -10,6 +10,7 @@ from itertools import accumulate
 import polars as pl
 
 from stepscope.analyses.memory.allocator import (
+    ADDRESSES,
     ALLOC,
     EMPTY_CACHE,
     FREE,
@@ -49,6 +50,9 @@ _KINDS = {
     "segment_free": GIVEN_BACK, "segment_unmap": GIVEN_BACK,
 }  # fmt: skip
 
+#: What cannot be in any memory is not replayed.
+_is_possible = pl.col("address").is_between(0, ADDRESSES, closed="left") & pl.col("bytes").is_between(0, ADDRESSES >> 2)
+
 
 def recording(
     events: pl.DataFrame, segments: pl.DataFrame, blocks: pl.DataFrame, settings: Settings | None
@@ -58,7 +62,9 @@ def recording(
     The state before is that at the end, with all events undone. The bytes of a block that was freed since are not
     recorded: they are those of the request, and what else is before the next block if a free block would not fit there.
     """
-    kinds = events["action"].cast(pl.String).replace_strict(_KINDS, default=IGNORE, return_dtype=pl.Int8).to_list()
+    segments, blocks = segments.filter(_is_possible), blocks.filter(_is_possible)
+    kind = pl.col("action").cast(pl.String).replace_strict(_KINDS, default=IGNORE, return_dtype=pl.Int8)
+    kinds = events.select(pl.when(_is_possible).then(kind).otherwise(IGNORE)).to_series().to_list()
     streams = {stream: n for n, stream in enumerate({*events["stream"], *segments["stream"]})}
     settings = _as_recorded(settings, segments, blocks)
     rounded: dict[int, int] = {}
