@@ -76,6 +76,8 @@ def sound(folder: Path) -> Path:
 
 
 def _of_tests(put: Any) -> None:
+    import ascend_databases as databases
+    import ascend_files as ascend
     import ncu_files as ncu
     import nsys_files as nsys
     import nsys_stats_files as stats
@@ -92,6 +94,15 @@ def _of_tests(put: Any) -> None:
         path.unlink()
         return path
 
+    for name, text in ascend.tables().items():
+        put("ascend-folder", name, text)
+        if name != "trace_view.json":
+            put("ascend-kernels", name, text)
+        if name not in ("trace_view.json", "kernel_details.csv"):
+            put("ascend-results", name, text)
+    for name in ("ascend-folder", "ascend-kernels", "ascend-results"):
+        put(name, "profiler_info_3.json", json.dumps(ascend.INFO))
+    databases.database(empty("ascend-db", "ascend_pytorch_profiler_3.db").parent, databases.ROWS)
     nsys.write(
         empty("nsys", "report.sqlite"),
         CUPTI_ACTIVITY_KIND_KERNEL=(

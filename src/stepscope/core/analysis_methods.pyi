@@ -56,7 +56,7 @@ class AnalysisMethods:
     def kernels(
         self,
         *,
-        by: Literal['name', 'op', 'launch', 'stream'] = 'name',
+        by: Literal['name', 'type', 'op', 'launch', 'stream'] = 'name',
         include: Literal['kernel', 'device'] = 'kernel',
         linked_only: bool = False,
         communication: str = 'any',
@@ -203,7 +203,7 @@ class AnalysisMethods:
     def communication(
         self,
         *,
-        by: Literal['collective', 'step'] = 'collective',
+        by: Literal['collective', 'step', 'link'] = 'collective',
         communication: str = 'any',
     ) -> pl.DataFrame:
         """Collectives: how often, how much, how long, how fast, how much of it hidden."""
