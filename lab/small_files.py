@@ -26,7 +26,7 @@ T0 = 1_700_000_000_000_000_000
 @contextmanager
 def _literal_files() -> Iterator[None]:
     """Within it, the literal files of the readers' tests can be imported."""
-    folders = [str(TESTS / folder) for folder in ("", "recorded", "nsight", "ascend")]
+    folders = [str(TESTS / folder) for folder in ("", "recorded", "nsight")]
     sys.path[:0] = folders
     try:
         yield
@@ -85,7 +85,6 @@ def _of_tests(put: Any) -> None:
     import perf_files as latencyprism
     import perfetto_traces as perfetto
     import rocprof_files as rocm
-    import test_database as ascend
     import test_ncu_csv
     import xplane_profiles as xplane
 
@@ -132,7 +131,6 @@ def _of_tests(put: Any) -> None:
     put("ncu-rep", "a.ncu-rep", b"NVR\0" + json.dumps({"actions": actions}).encode())
     put("xplane-gpu", "node7.xplane.pb", xplane.jax_gpu())
     put("xplane-tpu", "node7.xplane.pb", xplane.tpu())
-    ascend.database(empty("ascend-db", "ascend_pytorch_profiler_3.db").parent, ascend.ROWS)
     put("paddle-protobuf", "a.pb", paddle.training())
     put("paddle-json", "a.json", paddle.json_training())
     put("perfetto", "a.pftrace", perfetto.TRAINING)
