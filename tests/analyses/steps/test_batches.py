@@ -97,6 +97,18 @@ def test_the_law_of_a_kind_is_that_by_which_it_was_made(seed):
     assert law["error_ratio"] < 0.015
 
 
+def test_single_batches_that_take_ten_times_as_long_do_not_bend_the_law():
+    at, rows = 0, []
+    for i in range(60):
+        kv = 1000 * (i % 20 + 1)
+        us = (2000 + kv // 20) * (10 if i % 15 == 7 else 1)
+        rows.append((f"step[DECODE bs=8 g_sqsq=8 g_sqsk={kv} g_sk={kv}]", at, 5, at, us))
+        at += us + 10
+    (law,) = batches(run(*rows), TABLE_OF_TRACKS, by="law").to_dicts()
+    assert law["base_ns"] == pytest.approx(2_000_000, rel=0.01)
+    assert law["per_kv_token_ns"] == pytest.approx(50, rel=0.01)
+
+
 def test_too_few_batches_have_no_law():
     spans = run(*[("step[DECODE bs=4]", 100 * i, 10, 100 * i + 10, 20) for i in range(11)])
     assert batches(spans, TABLE_OF_TRACKS, by="law").is_empty()
