@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
+from stepscope.core.whole_numbers import fitted
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -463,24 +465,6 @@ TABLES: Mapping[str, Table] = {
         STEP_COSTS, COLLECTIVE_RECORDS, GROUP_STATUS, ISSUES,
     )
 }  # fmt: skip
-
-
-def fitted(values: pl.Series, dtype: pl.DataType) -> pl.Series:
-    """The values in that type. Numbers that do not fit a whole type become its largest or least; NaN becomes null.
-
-    Neither end of a whole type is a value that can be (see `soundness.limits_of`), so that they are noticed.
-    """
-    if values.dtype == dtype:
-        return values
-    if not (dtype.is_integer() and values.dtype.is_numeric()):
-        return values.cast(dtype)
-    values = values.fill_nan(None) if values.dtype.is_float() else values
-    cast = values.cast(dtype, strict=False)
-    if cast.null_count() == values.null_count():
-        return cast
-    ends = np.iinfo(str(dtype).lower())
-    end = pl.when((values < 0) & (ends.min < 0)).then(pl.lit(ends.min, dtype)).otherwise(pl.lit(ends.max, dtype))
-    return pl.select(pl.coalesce(cast, pl.when(values.is_not_null()).then(end)).alias(values.name)).to_series()
 
 
 def map_names(series: pl.Series, fn: Callable[[str], Any], dtype: pl.DataType | type[pl.DataType]) -> pl.Series:
