@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 SECONDS = 10  # of the processor, so that a busy machine fails nothing
 WALL_SECONDS = 90
 MEMORY_FACTOR, MEMORY_MORE_MIB = 3, 200
+#: A changed file may be much larger than the sound one: a value of a few characters becomes a row of a table.
+MEMORY_PER_BYTE = 8
 SQL = (
     "SELECT name, count(*), sum(dur_ns) FROM spans GROUP BY name",
     "SELECT category, avg(dur_ns) FROM spans LEFT JOIN steps USING (step) GROUP BY ALL",

@@ -229,7 +229,9 @@ def _work_on_meaning(given: argparse.Namespace) -> Tally:
             paths = semantic_mutations.write_mutated(
                 random.choice(random.choice((seeds, more)) or seeds), place, random
             )
-            if not _keeps_contract(tally, case, paths, base, most_mib, random, given.share):
+            n_bytes = sum(path.stat().st_size for path in place.rglob("*") if path.is_file() and not path.is_symlink())
+            most = most_mib + contract.MEMORY_PER_BYTE * n_bytes / 2**20
+            if not _keeps_contract(tally, case, paths, base, most, random, given.share):
                 tally.stopped_after = case
                 break
             if not given.keep:

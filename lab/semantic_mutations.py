@@ -12,12 +12,15 @@ import csv
 import gzip
 import io
 import json
+import math
 import re
 import shutil
 import sqlite3
 import struct
+import zlib
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import mutations
@@ -44,6 +47,8 @@ ROLES = {
 _ROLE = {role: re.compile(pattern, re.IGNORECASE) for role, pattern in ROLES.items()}
 #: A column whose name says nothing may hold anything.
 _ANY = "time_id_size_count"
+#: The head of a frame in a recording of the scheduler, and the kind of frames that hold facts.
+_FRAME, _FACTS = struct.Struct("<HHIIq"), 1
 _NUMBER = re.compile(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?(?![\w.])")
 
 
@@ -103,9 +108,9 @@ def _decoder_of(path: Path) -> Callable[[Path], Lists] | None:
     return next((decoder for ending, decoder in _DECODERS.items() if name.endswith(ending)), None)
 
 
-def _json(path: Path) -> Lists:
+def _json(path: Path, magic: bytes = b"") -> Lists:
     """Every list of objects, and every object inside those, by where they are."""
-    document = json.loads(_read(path), strict=False)
+    document = json.loads(_read(path)[len(magic) :], strict=False)
     if isinstance(document, list) and all(isinstance(event, dict) and "ph" in event for event in document):
         document = {"traceEvents": document}
     is_chrome = isinstance(document, dict) and isinstance(document.get("traceEvents"), list)
@@ -119,7 +124,7 @@ def _json(path: Path) -> Lists:
         rows["traceEvents"] = document["traceEvents"]  # the very list, so that rows can come and go
 
     def write(target: Path) -> None:
-        target.write_text(json.dumps(document), encoding="utf-8", errors="surrogatepass")
+        target.write_bytes(magic + json.dumps(document).encode("utf-8", "surrogatepass"))
 
     return Lists({name: some for name, some in rows.items() if some}, write, document if is_chrome else None)
 
@@ -135,7 +140,8 @@ def _walk(value: Any, at: str, rows: dict[str, Rows]) -> None:
 
 def _csv(path: Path) -> Lists:
     """The table in a text: its header is the first line with as many fields as most lines have."""
-    lines = list(csv.reader(io.StringIO(_read(path).decode("utf-8", "replace"))))
+    comma = "\t" if ".tsv" in path.name else ","
+    lines = list(csv.reader(io.StringIO(_read(path).decode("utf-8", "replace")), delimiter=comma))
     lengths = [len(line) for line in lines]
     wide = max(set(lengths) - {0, 1}, key=lengths.count, default=0)
     head = lengths.index(wide) if wide else 0
@@ -146,9 +152,9 @@ def _csv(path: Path) -> Lists:
     def write(target: Path) -> None:
         with target.open("w", newline="", encoding="utf-8", errors="surrogatepass") as file:
             for line in lines[:head]:
-                file.write(",".join(line) + "\n")
+                file.write(comma.join(line) + "\n")
             quoting = csv.QUOTE_ALL if "ncu" in target.name else csv.QUOTE_MINIMAL
-            writer = csv.writer(file, quoting=quoting, lineterminator="\n")
+            writer = csv.writer(file, quoting=quoting, lineterminator="\n", delimiter=comma)
             writer.writerow(lines[head] if lines else [])
             writer.writerows([row.get(column) for column in lines[head]] for row in rows)
 
@@ -286,9 +292,53 @@ def _packed(row: Row) -> bytes:
     return bytes(out)
 
 
+def _ring(path: Path) -> Lists:
+    """A recording of the scheduler: facts, frames, and in these the records of perf or the words of ring pages."""
+    data = _read(path)
+    place = data.index(b"\n") + 1
+    frames: list[tuple[int, Row, Any]] = []
+    rows: dict[str, Rows] = {"frames": [], "facts": [], "records": []}
+    while place < len(data):
+        kind, core, size, _, time = _FRAME.unpack_from(data, place)
+        place += _FRAME.size + size
+        content: Any = zlib.decompress(data[place - size : place])
+        if kind == _FACTS:
+            content = json.loads(content)
+            rows["facts"].append(content)
+            _walk(content, "facts", rows)
+        else:
+            count = len(content) // 4
+            word = {f"{_ANY}{i}": value for i, value in enumerate(struct.unpack(f"<{count}I", content[: 4 * count]))}
+            rows["records"].append(word)
+            content = word
+        rows["frames"].append({"core_id": core, "time": time})
+        frames.append((kind, rows["frames"][-1], content))
+
+    def write(target: Path) -> None:
+        whole = [data[: data.index(b"\n") + 1]]
+        for kind, head, content in frames:
+            if kind == _FACTS:
+                raw = json.dumps(content).encode("utf-8", "surrogatepass")
+            else:
+                raw = b"".join(struct.pack("<I", _bits(value, 32)) for value in content.values())
+            packed = zlib.compress(raw)
+            time = _bits(head["time"], 63) * (-1 if _number(head["time"]) < 0 else 1)
+            whole += [_FRAME.pack(kind, _bits(head["core_id"], 16), len(packed), len(raw), time), packed]
+        target.write_bytes(b"".join(whole))
+
+    return Lists(rows, write)
+
+
+def _bits(value: Any, n: int) -> int:
+    """The last n bits of the whole number that a value is, or comes near to."""
+    number = _number(value)
+    return abs(value if isinstance(value, int) else int(number) if math.isfinite(number) else 0) & (2**n - 1)
+
+
 _DECODERS: dict[str, Callable[[Path], Lists]] = {
     ".json": _json, ".hatchet": _json, ".csv": _csv, ".tsv": _csv, ".txt": _text, ".log": _text,
-    ".sqlite": _database, ".db": _database, ".rpd": _database, ".pb": _protobuf, ".pftrace": _protobuf,
+    ".sqlite": _database, ".db": _database, ".rpd": _database, ".pb": _protobuf, ".ring": _ring,
+    ".pftrace": _protobuf, ".ncu-rep": partial(_json, magic=b"NVR\0"),
 }  # fmt: skip
 
 

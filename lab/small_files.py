@@ -7,6 +7,7 @@ import json
 import sys
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import mutations
@@ -25,7 +26,7 @@ T0 = 1_700_000_000_000_000_000
 @contextmanager
 def _literal_files() -> Iterator[None]:
     """Within it, the literal files of the readers' tests can be imported."""
-    folders = [str(TESTS), str(TESTS / "recorded")]
+    folders = [str(TESTS / folder) for folder in ("", "recorded", "nsight")]
     sys.path[:0] = folders
     try:
         yield
@@ -52,6 +53,7 @@ def write_all(target: Path) -> dict[str, Path]:
     put("kineto-steps", "rank0.json", json.dumps(document))
     with _literal_files():
         _of_tests(put)
+        _recorded(put)
     put("proton", "a.hatchet", json.dumps([_tree(), {"CUDA": {"0": {"arch": "90", "num_sms": 132}}}]))
     columns = "Kernel                                                 Latency Tensor   DRAM\n"
     put(
@@ -74,6 +76,8 @@ def sound(folder: Path) -> Path:
 
 
 def _of_tests(put: Any) -> None:
+    import ascend_databases as databases
+    import ascend_files as ascend
     import ncu_files as ncu
     import nsys_files as nsys
     import nsys_stats_files as stats
@@ -81,12 +85,23 @@ def _of_tests(put: Any) -> None:
     import perf_files as latencyprism
     import perfetto_traces as perfetto
     import rocprof_files as rocm
+    import test_ncu_csv
+    import xplane_profiles as xplane
 
     def empty(name: str, file: str) -> Path:
         path: Path = put(name, file, b"")
         path.unlink()
         return path
 
+    for name, text in ascend.tables().items():
+        put("ascend-folder", name, text)
+        if name != "trace_view.json":
+            put("ascend-kernels", name, text)
+        if name not in ("trace_view.json", "kernel_details.csv"):
+            put("ascend-results", name, text)
+    for name in ("ascend-folder", "ascend-kernels", "ascend-results"):
+        put(name, "profiler_info_3.json", json.dumps(ascend.INFO))
+    databases.database(empty("ascend-db", "ascend_pytorch_profiler_3.db").parent, databases.ROWS)
     nsys.write(
         empty("nsys", "report.sqlite"),
         CUPTI_ACTIVITY_KIND_KERNEL=(
@@ -110,6 +125,12 @@ def _of_tests(put: Any) -> None:
         put("nsys-stats", f"r_{file.get(suffix, suffix)}.csv", getattr(stats, name))
     put("nsys-stats-summary", "kern.csv", stats.KERN)
     put("ncu-csv", "ncu.csv", "==PROF== Connected to process 7\n" + ncu.LONG + "".join(map(ncu.rows, range(6))))
+    put("ncu-text", "ncu.txt", test_ncu_csv.PAGE)
+    sys.modules.setdefault("ncu_report", _ncu_report())
+    actions = [{"name": f"gemm{i}", "kind": 0, "metrics": [dict(metric) for metric in _METRICS]} for i in range(6)]
+    put("ncu-rep", "a.ncu-rep", b"NVR\0" + json.dumps({"actions": actions}).encode())
+    put("xplane-gpu", "node7.xplane.pb", xplane.jax_gpu())
+    put("xplane-tpu", "node7.xplane.pb", xplane.tpu())
     put("paddle-protobuf", "a.pb", paddle.training())
     put("paddle-json", "a.json", paddle.json_training())
     put("perfetto", "a.pftrace", perfetto.TRAINING)
@@ -141,6 +162,78 @@ def _of_tests(put: Any) -> None:
         "meta.json",
         json.dumps({**meta, "exit_code": 0, "devices": [{"device": "gpu1", "memory_bytes": 1 << 37}]}),
     )
+
+
+def _recorded(put: Any) -> None:
+    """Counters with what else `record` writes."""
+    import sched_files as sched
+    import test_stack_samples as stacks
+
+    for name in ("stacks", "sched", "sched-perf"):
+        put(name, "counters.csv", stacks.COUNTERS)
+    put("stacks", "stacks.tsv", "".join(stacks.ROWS))
+    put("stacks", "meta.json", json.dumps(stacks.META))
+    switched = ((2_000 + 100 * i, sched.switch(1 + i % 2, "RSD"[i % 3], 2 - i % 2)) for i in range(20))
+    perf = b"".join(sched.perf_switch(1 + i % 2, 9_000 + 100 * i, out=i % 3 == 0) for i in range(20))
+    frames = (sched.frame(2, 0, sched.pages(*switched), 5_000),)
+    sched.write(
+        put("sched", "sched.ring", b""), *frames, unix=stacks.BASE_NS, began=((1, 1), (1, 2)), names=("main", "loader")
+    )
+    frames = (sched.frame(2, 0, perf, 12_000),)
+    sched.write(put("sched-perf", "sched.ring", b""), *frames, source="perf", unix=stacks.BASE_NS, end=20_000)
+
+
+#: Metrics of a launch in a report of Nsight Compute.
+_METRICS = [
+    {"name": name, "value": value, "unit": unit}
+    for name, value, unit in (
+        ("gpu__time_duration.sum", 26_112, "ns"), ("dram__bytes.sum", 1.5, "Mbyte"),
+        *((f"launch__{what}_dim_{axis}", 2, "") for what in ("grid", "block") for axis in "xyz"),
+        ("launch__stream_id", 7.0, ""), ("launch__device_id", 1, ""),
+        ("device__attribute_compute_capability_major", 8, ""), ("device__attribute_display_name", "NVIDIA A100", ""),
+    )
+]  # fmt: skip
+
+
+def _ncu_report() -> ModuleType:
+    """NVIDIA's package is not installed everywhere, and cannot write: what it offers, for reports of JSON."""
+
+    class Action:
+        NameBase_DEMANGLED, NameBase_FUNCTION = 1, 0
+
+        def __init__(self, action: Any) -> None:
+            self._action = action if isinstance(action, dict) else {}
+            metrics = self._action.get("metrics")
+            metrics = [one for one in metrics if isinstance(one, dict)] if isinstance(metrics, list) else []
+            self._metrics = {str(one.get("name")): one for one in metrics}
+
+        def name(self, _base: int) -> str:
+            return str(self._action.get("name") or "")
+
+        def workload_type(self) -> object:
+            return self._action.get("kind")
+
+        def metric_names(self) -> tuple[str, ...]:
+            return tuple(self._metrics)
+
+        def metric_by_name(self, name: str) -> Any:
+            value, unit = (self._metrics[name].get(key) for key in ("value", "unit"))
+            if isinstance(value, int) and not 0 <= value < 2**64:
+                value = float(value)
+            value = value if isinstance(value, int | float | str) else None
+            return SimpleNamespace(
+                value=lambda: value, unit=lambda: str(unit or ""), has_value=lambda: value is not None
+            )
+
+    def load_report(path: str) -> Any:
+        listed = json.loads(Path(path).read_bytes()[4:]).get("actions")
+        actions = [Action(one) for one in listed] if isinstance(listed, list) else []
+        part = SimpleNamespace(num_actions=lambda: len(actions), action_by_idx=actions.__getitem__)
+        return SimpleNamespace(num_ranges=lambda: 1, range_by_idx=lambda _: part)
+
+    package: Any = ModuleType("ncu_report")
+    package.load_report = load_report
+    return package
 
 
 def _tree() -> dict[str, Any]:

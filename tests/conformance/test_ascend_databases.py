@@ -25,11 +25,13 @@ def loaded(shared, form, level, rank):
 def test_parts_of_the_step_are_those_of_the_vendors_summary(shared, level, rank):
     path = shared / FOLDER.format(form="db", level=level, rank=rank) / "analysis.db"
     with closing(sqlite3.connect(path)) as db:
-        columns = "computing, communication, communication_not_overlapped"
+        columns = "computing, communication, communication_not_overlapped, free, stage"
         wanted = db.execute(f"SELECT {columns} FROM StepTraceTime").fetchone()
-    row = loaded(shared, "db", level, rank).show("overlap").row(0, named=True)
-    ours = [row[c] / 1000 for c in ("computation_ns", "communication_ns", "exposed_ns")]
-    assert ours == pytest.approx(wanted, rel=1e-4)
+    trace = loaded(shared, "db", level, rank)
+    kernels = trace.with_tables(spans=trace.spans.filter(pl.col("category").is_in(("kernel", "memset"))))
+    row = kernels.show("timeline").row(0, named=True)
+    columns = ("computation_ns", "communication_ns", "exposed_communication_ns", "idle_ns", "total_ns")
+    assert [row[c] / 1000 for c in columns] == pytest.approx(wanted, rel=1e-4)
 
 
 @pytest.mark.parametrize(("level", "rank"), RUNS)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope import analyses
-from stepscope.core.schema import DEVICE_WORK, TABLES, Category, Column, Table, fitted, map_names
+from stepscope.core.schema import DEVICE_WORK, TABLES, Category, Column, Table, map_names
 
 SMALL = Table("small", "a table", (Column("a", pl.Int32(), "first", key=True), Column("kind", Category, "second")))
 DECLARED = {
@@ -101,18 +101,3 @@ def test_values_have_the_type_asked_for(dtype):
     found = map_names(pl.Series(["a", None], dtype=pl.Categorical()), lambda _: value, dtype)
     assert found.dtype == dtype
     assert found.to_list() == [value, None]
-
-
-@pytest.mark.parametrize(
-    ("values", "dtype", "expected"),
-    [
-        ([1, None, 2**40, -(2**40)], pl.Int32(), [1, None, 2**31 - 1, -(2**31)]),
-        ([1, -1], pl.UInt32(), [1, 2**32 - 1]),
-        ([1.5, float("nan"), 1e300, float("-inf")], pl.Int64(), [1, None, 2**63 - 1, -(2**63)]),
-        ([True, None], pl.Int32(), [1, None]),
-        (["a", None], pl.Categorical(), ["a", None]),
-    ],
-)
-def test_numbers_that_do_not_fit_become_an_end_of_the_type(values, dtype, expected):
-    series = fitted(pl.Series("x", values), dtype)
-    assert (series.name, series.dtype, series.to_list()) == ("x", dtype, expected)

@@ -39,7 +39,7 @@ def full() -> Trace:
     }
     tables["arrows"] = TABLES["arrows"].empty()
     facts = {"deviceProperties": '[{"id": 0}]', "odd": "\udcff\n"}
-    meta = Meta("run/rank7.json", "kineto", 3, 10**6, 7, 8, origin_unix_ns=2**62, decimal_times=True, facts=facts)
+    meta = Meta("run/rank7.json", "kineto", 3, 10**6, 7, 8, origin_unix_ns=2**61 - 1, decimal_times=True, facts=facts)
     return Trace(meta, tables)
 
 

@@ -52,6 +52,8 @@ _OF_TRACES = {
     "python-stacks": "stepscope.analyses.program.python_stacks",
     "python-functions": "stepscope.analyses.program.python_stacks:PYTHON_FUNCTIONS_ANALYSIS",
     "recommendations": "stepscope.analyses.advice.recommendations",
+    "hang": "stepscope.analyses.communication.hang",
+    "hang-graph": "stepscope.analyses.communication.hang:HANG_GRAPH_ANALYSIS",
 }
 _OF_RANKS = {
     "collectives": "stepscope.analyses.ranks.collectives",

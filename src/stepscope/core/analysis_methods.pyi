@@ -56,7 +56,7 @@ class AnalysisMethods:
     def kernels(
         self,
         *,
-        by: Literal['name', 'op', 'launch', 'stream'] = 'name',
+        by: Literal['name', 'type', 'op', 'launch', 'stream'] = 'name',
         include: Literal['kernel', 'device'] = 'kernel',
         linked_only: bool = False,
         communication: str = 'any',
@@ -203,7 +203,7 @@ class AnalysisMethods:
     def communication(
         self,
         *,
-        by: Literal['collective', 'step'] = 'collective',
+        by: Literal['collective', 'step', 'link'] = 'collective',
         communication: str = 'any',
     ) -> pl.DataFrame:
         """Collectives: how often, how much, how long, how fast, how much of it hidden."""
@@ -249,6 +249,10 @@ class AnalysisMethods:
         """Functions that Python's threads were in, seen from outside: own and total shares."""
     def recommendations(self) -> pl.DataFrame:
         """What to change, by the rules of the TensorBoard profiler plugin and by ours."""
+    def hang(self) -> pl.DataFrame:
+        """Why a job hangs or crashed: the ranks to blame, the reason, how sure, since when."""
+    def hang_graph(self) -> pl.DataFrame:
+        """Who waits for whom in a job that hangs, by the shortest chain to a culprit."""
     def collectives(
         self,
         *,

@@ -112,6 +112,8 @@ _COMMUNICATION = re.compile(
 #: The narrower set that other tools count (TraceLens: nccl, rccl, cross_device_reduce), with the vendors that they do
 #: not know and XLA's own collectives.
 _LIBRARY = re.compile(rf"{_VENDORS}|cross_device_reduce|{_XLA}{_XLA_ENDING}")
+#: What HCCL writes after the name of a collective: the end of its group's number, the number of the call, and another.
+_HCCL_NUMBERS = re.compile(r"^(hcom_\w+?)__\d+_\d+_\d+$")
 #: Kernels that Inductor wrote. Their names list the operators fused into them and those around them.
 INDUCTOR_KERNEL = re.compile(r"^triton_(?:poi|red|per|tem|for|mix|unk|split_scan)_fused")
 #: Names that only mention a collective: such kernels, and Python frames.
@@ -179,6 +181,17 @@ def kind_of(name: str) -> str | None:
     """
     lower = _lower(name)
     return next((kind for kind, pattern in _PATTERNS if pattern.search(lower)), None)
+
+
+def without_run_numbers(names: pl.Series) -> pl.Series:
+    """The names of kernels, where HCCL's collectives lose the numbers of their group and call: they are one operation.
+
+    >>> without_run_numbers(pl.Series(["hcom_allReduce__586_0_1", "MatMulV2"])).to_list()
+    ['hcom_allReduce', 'MatMulV2']
+    """
+    if not any(_HCCL_NUMBERS.search(name) for name in names.unique().cast(pl.String).drop_nulls()):
+        return names
+    return map_names(names, lambda name: _HCCL_NUMBERS.sub(r"\1", name), pl.String()).cast(names.dtype)
 
 
 def kinds_of(names: pl.Series) -> pl.Series:

@@ -1,7 +1,8 @@
 """The roles of hardware counters, by their names: what analyses ask for, whatever the counter is called.
 
 Names are those of Nsight Compute, both the counters' own (`sm__throughput.avg…`) and the labels of its details page,
-and those of kernel tables. Each role has patterns in order of preference; the first is exact.
+those of kernel tables, and those of Ascend's profilers: cubes are its tensor cores, AI and vector cores its
+multiprocessors. Each role has patterns in order of preference; the first is exact.
 """
 
 from __future__ import annotations
@@ -49,9 +50,10 @@ _ROLES: dict[str, tuple[str, ...]] = {
         *_percent_of_peak(r"sm__pipe_tensor_(?:op|type)_\w+_cycles_active"),
         *_percent_of_peak(r"sm__inst_executed_pipe_tensor_op_\w+"),
         "Tensor",
+        "aic_mac_ratio",
     ),
     "dram": (*_percent_of_peak("(?:gpu__dram|dram_)_throughput"), "DRAM Throughput", "DRAM"),
-    "sm": (*_percent_of_peak("sm__throughput"), r"Compute \(SM\) Throughput", r"SM \[%\]|SOL SM"),
+    "sm": (*_percent_of_peak("sm__throughput"), r"Compute \(SM\) Throughput", r"SM \[%\]|SOL SM", "ai(?:core|v)_ratio"),
     "occupancy": ("sm__warps_active" + _ACTIVE, "Achieved Occupancy"),
     "duration": (r"gpu__time_duration\.sum", r"gpu__time_duration\.(?:avg|max)", "Duration"),
 } | {f"vector_{k}": tuple(p for c in v for p in _percent_of_peak(c)) for k, v in HARDWARE_VECTOR.items()}

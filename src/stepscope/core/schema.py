@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
+from stepscope.core.whole_numbers import fitted
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -408,33 +410,61 @@ ISSUES = Table(
 
 #: The code of an issue: the recorder ran kernels one at a time, so that idle time is its own.
 SERIALISED = "serialised"
+COLLECTIVE_RECORDS = Table(
+    "collective_records",
+    "a collective or a message between two ranks, as PyTorch's flight recorder of a rank noted it",
+    (
+        Column("rank", pl.Int32(), "rank that noted it", key=True),
+        Column("record_id", pl.Int64(), "its number in the order of calls of the rank", key=True),
+        Column("group", Name, "name of the process group"),
+        Column("group_desc", Name, "what the program calls the group"),
+        Column("backend", Name, "nccl, gloo or another one"),
+        Column("operation", Name, "all_reduce, send 0->1, ...; the ranks of a message are those within the group"),
+        Column("seq", pl.Int64(), "number of the collective in its group"),
+        Column("p2p_seq", pl.Int64(), "number of the message in its group"),
+        Column("is_p2p", pl.Boolean(), "whether it is a message between two ranks"),
+        Column("state", Name, "scheduled, started or completed; gloo does not go beyond scheduled"),
+        Column("retired", pl.Boolean(), "whether the rank is done with it"),
+        Column("input_sizes", Name, "shapes, as in 2048x1x5120"),
+        Column("input_dtypes", Name, "element types"),
+        Column("output_sizes", Name, "shapes"),
+        Column("output_dtypes", Name, "element types"),
+        Column("created_ns", pl.Int64(), "time of the call, from the first one of all ranks", "ns"),
+        Column("started_ns", pl.Int64(), "time at which the recorder saw that it had begun", "ns"),
+        Column("completed_ns", pl.Int64(), "time at which the recorder saw that it had ended", "ns"),
+        Column("timeout_ns", pl.Int64(), "how long the group waits for it", "ns"),
+        Column("line", Name, "innermost line of the user's code, as in train (train.py:12)"),
+        Column("stack_id", pl.UInt32(), "the stack of the call"),
+    ),
+    never_null=("rank", "is_p2p", "retired"),
+)
+GROUP_STATUS = Table(
+    "group_status",
+    "how far a rank came in one of its process groups; one row without a group if its dump names none",
+    (
+        Column("rank", pl.Int32(), "rank", key=True),
+        Column("group", Name, "name of the process group; null: unknown", key=True),
+        Column("pg_id", pl.Int64(), "number of the group on this rank", key=True),
+        Column("group_desc", Name, "what the program calls the group"),
+        Column("members", Name, "ranks of the group, as in [0, 4]; null: not recorded"),
+        Column("enqueued", pl.Int64(), "number of the last operation that was enqueued"),
+        Column("started", pl.Int64(), "number of the last operation that had started"),
+        Column("completed", pl.Int64(), "number of the last operation that had completed"),
+        Column("dumped_ns", pl.Int64(), "time at which the dump was written, by the date of its file", "ns"),
+        Column("is_whole", pl.Boolean(), "whether the dump could be read to its end"),
+        Column("source", pl.String(), "the file"),
+    ),
+    never_null=("rank",),
+)
 
 TABLES: Mapping[str, Table] = {
     t.name: t
     for t in (
         DEVICES, TRACKS, SPANS, OPS, FRAMES, KERNELS, TRANSFERS, COLLECTIVES, HLO_OPS, KERNEL_METRICS,
         CAPTURED_LAUNCHES, SCHED, ALLOCATIONS, RESERVATIONS, COUNTERS, STACKS, STACK_SAMPLES, ARROWS, STEPS,
-        STEP_COSTS, ISSUES,
+        STEP_COSTS, COLLECTIVE_RECORDS, GROUP_STATUS, ISSUES,
     )
 }  # fmt: skip
-
-
-def fitted(values: pl.Series, dtype: pl.DataType) -> pl.Series:
-    """The values in that type. Numbers that do not fit a whole type become its largest or least; NaN becomes null.
-
-    Neither end of a whole type is a value that can be (see `soundness.limits_of`), so that they are noticed.
-    """
-    if values.dtype == dtype:
-        return values
-    if not (dtype.is_integer() and values.dtype.is_numeric()):
-        return values.cast(dtype)
-    values = values.fill_nan(None) if values.dtype.is_float() else values
-    cast = values.cast(dtype, strict=False)
-    if cast.null_count() == values.null_count():
-        return cast
-    ends = np.iinfo(str(dtype).lower())
-    end = pl.when((values < 0) & (ends.min < 0)).then(pl.lit(ends.min, dtype)).otherwise(pl.lit(ends.max, dtype))
-    return pl.select(pl.coalesce(cast, pl.when(values.is_not_null()).then(end)).alias(values.name)).to_series()
 
 
 def map_names(series: pl.Series, fn: Callable[[str], Any], dtype: pl.DataType | type[pl.DataType]) -> pl.Series:

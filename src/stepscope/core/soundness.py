@@ -52,10 +52,7 @@ _LONGEST_TEXT = 60
 
 
 def limits_of(table: Table, column: Column) -> tuple[float, float] | None:
-    """Least and most that the column can hold; None if it does not hold numbers.
-
-    The ends of a whole type are outside: they stand for numbers that do not fit the type (see `schema.fitted`).
-    """
+    """Least and most that the column can hold; None if it does not hold numbers."""
     if not column.dtype.is_numeric():
         return None
     low, high = _OF_NAMES.get(column.name) or _OF_UNITS.get(column.unit or "") or (-_MOST_DOUBLE, _MOST_DOUBLE)
@@ -63,8 +60,13 @@ def limits_of(table: Table, column: Column) -> tuple[float, float] | None:
         low = -high
     if column.dtype.is_integer():
         ends = np.iinfo(str(column.dtype).lower())
-        low, high = max(low, ends.min + (ends.min < 0)), min(high, ends.max - 1)
+        low, high = max(low, ends.min + (ends.min < 0)), min(high, ends.max - (ends.min == 0))
     return low, high
+
+
+def is_numbered(table: Table) -> bool:
+    """Whether other tables refer to the numbers of its rows."""
+    return _ROWS_OF.get(table.columns[0].name) == table.name
 
 
 def in_order(table: Table, frame: pl.DataFrame) -> pl.DataFrame:
@@ -106,7 +108,7 @@ def _rules(table: Table, n_rows: Mapping[str, int]) -> Iterator[tuple[str, pl.Ex
         if (limits := limits_of(table, column)) is not None:
             reason = "it must lie between {:,} and {:,}".format(*limits)
             yield name, pl.arg_where(value.is_between(*limits).not_()), reason
-        if of == table.name and name == first:
+        if name == first and is_numbered(table):
             yield name, pl.arg_where(value != pl.int_range(pl.len(), dtype=pl.UInt32)), "rows are numbered from 0"
         elif of:
             n = n_rows.get(of, 0)

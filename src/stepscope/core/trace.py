@@ -303,6 +303,16 @@ class Trace:
         return self.table("step_costs")
 
     @property
+    def collective_records(self) -> pl.DataFrame:
+        """Collectives and messages as the flight recorders of all ranks noted them."""
+        return self.table("collective_records")
+
+    @property
+    def group_status(self) -> pl.DataFrame:
+        """How far each rank came in each of its process groups."""
+        return self.table("group_status")
+
+    @property
     def issues(self) -> pl.DataFrame:
         """What was dropped, guessed or repaired."""
         return self.table("issues")

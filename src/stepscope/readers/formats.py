@@ -20,7 +20,7 @@ from stepscope.core.errors import StepscopeError
 from stepscope.core.result_tables import ASCEND, NSYS, RESULTS
 from stepscope.core.schema import ISSUES, TABLES
 from stepscope.readers import ascend
-from stepscope.readers.common.source import SQLITE_MAGIC
+from stepscope.readers.common.source import DUMP_AS_JSON, SQLITE_MAGIC, family_of_dump
 from stepscope.readers.nsight import nsys_stats_files
 from stepscope.readers.rocm import rocprof_files
 
@@ -33,13 +33,8 @@ if TYPE_CHECKING:
 
 #: Each kind of side file, by the names that it may have.
 COUNTER_FILES = ("counters.parquet", "counters.csv", "counters.csv.gz", "counters.csv.zst")
-COUNTER_COLUMNS = {
-    "ts_ns": pl.Int64(),
-    "metric": pl.String(),
-    "unit": pl.String(),
-    "device": pl.String(),
-    "value": pl.Float64(),
-}
+_TEXTS = dict.fromkeys(("metric", "unit", "device"), pl.String())
+COUNTER_COLUMNS = {"ts_ns": pl.Int64(), **_TEXTS, "value": pl.Float64()}
 STACK_FILES = ("stacks.tsv.gz", "stacks.tsv")
 SCHEDULING = "sched.ring"
 RECORDING = "meta.json"
@@ -461,6 +456,18 @@ FORMATS = (
             ),
         ),
         provides=("cycles", "attribution", "counters", "issues"),
+    ),
+    Format(
+        name="flight-recorder",
+        doc="dumps of PyTorch's flight recorder, pickle or JSON: all ranks of a folder together; see hangs.md",
+        module="flight_recorder",
+        signs=(
+            Sign(1.0, re.compile(rb"\x80[\x02-\x05]"), (b"pg_config", b"pg_status")),
+            Sign(1.0, _OBJECT, pattern=DUMP_AS_JSON),
+            Sign(0.5, path=files.DUMP),  # empty, or torn in its first bytes
+        ),
+        provides=("collective_records", "group_status", "stacks", "issues"),
+        companion_files=family_of_dump,
     ),
     # Side files are not so sure that they would be taken for a trace of their folder.
     Format(

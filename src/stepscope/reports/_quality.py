@@ -10,10 +10,12 @@ import polars as pl
 from stepscope.analyses.common.collective_calls import collectives_on_host
 from stepscope.analyses.common.device_work import on_devices
 from stepscope.analyses.common.span_lookup import of_spans
+from stepscope.analyses.steps.timeline import timeline
 from stepscope.core.collectives import library_of
 from stepscope.core.names import is_graph_launch, is_launch_call, map_names
 from stepscope.core.remedies import recording_of, remedy
-from stepscope.core.trace import extent_ns
+from stepscope.core.schema import DEVICE_WORK
+from stepscope.core.trace import Results, extent_ns
 from stepscope.core.units import count, counted, duration, percent, sum_of
 from stepscope.reports._summary import NO_DEVICE, Lack
 
@@ -24,6 +26,12 @@ if TYPE_CHECKING:
 _SHARE_SAYS_MORE = ("no_launch", "no_operator")  # shown by their share of time instead, which says more than the count
 _ALWAYS_SHOWN = ("counters_stitched",)  # an info, but it says which share of kernel time has counters
 _LEAST_SHARE = 0.001
+#: The recorder's times of steps and ours, by column; what is no copy; and differences that matter.
+_SAME_TIMES = {
+    "computation_ns": "computing", "exposed_communication_ns": "exposed communication", "idle_ns": "free time",
+}  # fmt: skip
+_NOT_COPIES = tuple(kind for kind in DEVICE_WORK if kind != "memcpy")
+_LEAST_DIFFERENCE, _MOST_STEPS = 0.01, 100
 #: Libraries of collectives that move data between devices only, and Python's own calls of a device.
 _DEVICE_LIBRARIES = ("nccl", "rccl", "hccl", "mccl", "cncl", "xccl", "bccl")
 _DEVICE_FUNCTION = re.compile(r"^<built-in (?:function|method) _?(?:cuda|hip|npu|xpu|mlu|musa)_?synchronize")
@@ -39,6 +47,7 @@ def quality(trace: Trace, scope: Scope, work: pl.DataFrame | None) -> tuple[Lack
     elif _uses_device(trace):
         lacks.append(Lack(NO_DEVICE, "The host used a device, but none of the device's work was recorded."))
     lacks += _steps(trace, scope)
+    lacks += _step_times(trace)
     lacks += lacks_of_issues(trace.issues)
     return tuple(lacks)
 
@@ -120,6 +129,34 @@ def _steps(trace: Trace, scope: Scope) -> list[Lack]:
         return []
     what = f"Steps cover {percent(ratio)} of the recording; bars and costs are of steps alone."
     return [Lack("outside_steps", what)]
+
+
+def _step_times(trace: Trace) -> list[Lack]:
+    """Where the recorder's own times of steps differ from ours: Ascend's, to which copies are free time."""
+    if not isinstance(trace, Results) or "step_trace_time" not in trace.results:
+        return []
+    theirs = trace.result("step_trace_time")
+    is_only = theirs.height == 1
+    theirs = theirs if is_only else theirs.drop_nulls("step").head(_MOST_STEPS)
+    work = trace.spans.filter(pl.col("category").is_in(_NOT_COPIES))
+    worst: tuple[float, str] = (_LEAST_DIFFERENCE, "")
+    for row in theirs.iter_rows(named=True):
+        of_step = work if is_only else work.filter(pl.col("step") == row["step"])
+        if of_step.is_empty():
+            continue
+        ours = timeline(of_step, trace.tracks).row(0, named=True)
+        for column, name in _SAME_TIMES.items():
+            wanted, own = row[column], ours[column]
+            if wanted is None or not (stage := row["stage_ns"] or ours["total_ns"]):
+                continue
+            # Of its own size, as long as it is not a trifle of the step.
+            off = abs(own - wanted) / max(wanted, own, 0.01 * stage, 1)
+            if off > worst[0]:
+                where = "" if row["step"] is None else f" in step {row['step']}"
+                worst = off, f"{name}{where} {duration(wanted)}; here it is {duration(own)}"
+    if not worst[1]:
+        return []
+    return [Lack("step_times", f"The profiler's own step times differ: it has {worst[1]} (show step_trace_time).")]
 
 
 def lacks_of_issues(issues: pl.DataFrame) -> tuple[Lack, ...]:

@@ -1,4 +1,4 @@
-"""Summaries of files of results: the costliest functions of cycles, or the sums of `nsys stats`."""
+"""Summaries of files of results: the costliest functions of cycles, the sums of `nsys stats` or Ascend's profilers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stepscope.core.report import Block
-from stepscope.core.result_tables import ATTRIBUTION, NSYS
+from stepscope.core.result_tables import ASCEND, ATTRIBUTION, NSYS
 from stepscope.core.schema import DEVICE_WORK, Column, Table
 from stepscope.reports._quality import lacks_of_issues
 from stepscope.reports._summary import Lack, Summary
@@ -40,6 +40,20 @@ _MOVED = Table(
         *(NSYS["cuda_gpu_mem_size_sum"].column(name) for name in ("name", "calls", "total_bytes")),
         Column("share_ratio", pl.Float64(), "its part of all", "ratio"),
     ),
+)
+#: Tables of Ascend's profilers that are shown, their titles and columns.
+_OF_ASCEND = {
+    "step_trace_time": (
+        "Steps", ("step", "stage_ns", "computation_ns", "exposed_communication_ns", "overlapped_ns", "idle_ns"),
+    ),
+    "op_statistic": ("Operators on the device", ("name", "core", "calls", "total_ns", "share_ratio", "mean_ns")),
+    "communication_time": ("Collectives", ("name", "elapse_ns", "transit_ns", "wait_ns", "idle_ns")),
+    "api_statistic": ("Calls of Ascend's libraries", ("level", "name", "calls", "total_ns", "mean_ns")),
+}  # fmt: skip
+_NO_RECORDING = Lack(
+    "results",
+    "This is what the profiler computed, without the recording: open trace_view.json or ascend_pytorch_profiler_N.db "
+    "of the run, or its folder.",
 )
 _ROWS = 30  # of each file: enough that names that are large in all files remain
 _NO_TIMELINE = Lack(
@@ -103,6 +117,14 @@ def summarise_results(results: Results) -> Summary:
     """The summary of one file of results."""
     if results.results.keys() & NSYS.keys():
         return summarise_sums(results)
+    if results.results.keys() & ASCEND.keys():
+        tables = tuple(
+            Block(title, ASCEND[name], results.result(name).select(columns).head(_ROWS), f"show {name}")
+            for name, (title, columns) in _OF_ASCEND.items()
+            if name in results.results
+        )
+        quality = (_NO_RECORDING, *lacks_of_issues(results.issues))
+        return Summary(results.meta, recorded_ns=0, tables=tables, quality=quality, issues=results.issues)
     if not {"cycles", "attribution"} <= set(results.results):
         return Summary(results.meta, recorded_ns=0, quality=(_NO_TIMELINE,), issues=results.issues)
     cycles, attribution = results.result("cycles"), results.result("attribution")

@@ -38,7 +38,7 @@ def test_a_sample_without_a_possible_value_is_dropped(value):
 
 
 def test_what_is_freed_is_negative():
-    allocations = {"ts_ns": [1, 2], "bytes": [512, -512], "total_allocated_bytes": [2**60, -1]}
+    allocations = {"ts_ns": [1, 2], "track_id": [0, 0], "bytes": [512, -512], "total_allocated_bytes": [2**60, -1]}
     trace = repaired(allocations=allocations)
     assert trace.allocations["bytes"].to_list() == [512, -512]
     assert trace.allocations["total_allocated_bytes"].to_list() == [None, -1]
@@ -58,9 +58,10 @@ def test_claims_about_the_job_that_cannot_be_are_unknown(fact, value):
 
 
 def test_numbers_that_do_not_fit_their_type_are_unknown():
-    trace = repaired(kernels={"span_id": [0, 1, 2], "block_z": [1, 2**63 - 1, 2**40], "graph_id": [2**63 - 1, 7, -1]})
+    trace = repaired(kernels={"span_id": [0, 1, 2], "block_z": [1, 2**63 - 1, 2**40], "graph_id": [-(2**63), 7, -1]})
     assert trace.kernels["block_z"].to_list() == [1, None, None]
     assert trace.kernels["graph_id"].to_list() == [None, 7, -1]
+    assert trace.issues["example"].to_list() == ["values that cannot be, as block_z of too many digits"]
     assert trace.issues["count"].to_list() == [3]
 
 
@@ -90,3 +91,9 @@ def test_names_are_cut_if_all_together_are_too_long_and_stay_different():
 def test_a_few_long_names_stay_as_they_are():
     trace = repaired(spans={"span_id": [0, 1], "name": ["x" * 2_000_000, "mm"]})
     assert (trace.spans["name"].cast(pl.String).str.len_chars().max(), trace.issues.height) == (2_000_000, 0)
+
+
+def test_rows_without_a_value_that_must_be_known_are_left_out():
+    trace = repaired(kernel_metrics={"span_id": [0, 1], "metric": [None, "sm"], "value": [1.0, None]})
+    assert trace.kernel_metrics["metric"].to_list() == ["sm"]
+    assert trace.issues["count"].to_list() == [1]

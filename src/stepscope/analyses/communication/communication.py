@@ -23,7 +23,7 @@ from stepscope.core.collectives import bus_factor, kinds_of, library_of, size_of
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import Intervals, covered, union, union_by
 from stepscope.core.names import map_names
-from stepscope.core.schema import COLLECTIVES, OPS, Column, Name, Table
+from stepscope.core.schema import COLLECTIVES, KERNEL_METRICS, OPS, Column, Name, Table
 
 if TYPE_CHECKING:
     pass
@@ -46,9 +46,11 @@ _RECORDED = (
     "dtype", "in_elements", "out_elements", "group", "group_size", "group_ranks", "group_description",
     "seq", "src_rank", "dst_rank",
 )  # fmt: skip
-By = Literal["collective", "step"]
+By = Literal["collective", "step", "link"]
 _WHAT = ("rank", "collective", "group", "dtype", "measured")
-KEYS = {"collective": _WHAT, "step": ("step", *_WHAT)}
+KEYS = {"collective": _WHAT, "step": ("step", *_WHAT), "link": (*_WHAT, "link")}
+#: How the recorder's counters of a collective are called that say what it moved over a kind of link.
+_LINK = r"^(?<link>.+) (?<what>size|transit)$"
 COMMUNICATION_SUMMARY = Table(
     "communication",
     "what collectives cost",
@@ -64,6 +66,9 @@ COMMUNICATION_SUMMARY = Table(
             "its time is that of: device, its kernels; host, its operator; call, what queues it",
             key=True,
         ),
+        Column("link", Name, "kind of link, as in HCCS, PCIE, RDMA (by link)", key=True),
+        Column("bytes", pl.Int64(), "moved over the link (by link)", "bytes"),
+        Column("bytes_per_s", pl.Float64(), "that by the time in which data was under way (by link)", "bytes/s"),
         Column("group_size", pl.Int32(), "ranks in the group; null if it changes"),
         Column("calls", pl.Int64(), "how often"),
         Column("in_bytes", pl.Int64(), "sent in by this rank; null where the trace has no sizes", "bytes"),
@@ -75,6 +80,8 @@ COMMUNICATION_SUMMARY = Table(
         Column("merged_ns", pl.Int64(), "time during which at least one was under way", "ns"),
         Column("hidden_ns", pl.Int64(), "of it, while something computes", "ns"),
         Column("exposed_ns", pl.Int64(), "of it, while nothing computes", "ns"),
+        Column("transit_ns", pl.Int64(), "data was under way, where the recorder says so (by link: over it)", "ns"),
+        Column("wait_ns", pl.Int64(), "waited for other ranks, where the recorder says so", "ns"),
         Column("hidden_ratio", pl.Float64(), "hidden part of the merged time", "ratio"),
         Column("algorithm_bytes_per_s", pl.Float64(), "size of the whole by summed time", "bytes/s"),
         Column("bus_bytes_per_s", pl.Float64(), "the same times what each rank sends of it", "bytes/s"),
@@ -87,22 +94,27 @@ def communication(
     tracks: pl.DataFrame,
     collectives: pl.DataFrame = COLLECTIVES.empty(),
     ops: pl.DataFrame = OPS.empty(),
+    kernel_metrics: pl.DataFrame = KERNEL_METRICS.empty(),
     *,
     by: By = "collective",
     communication: str = "any",
 ) -> pl.DataFrame:
-    """One row per collective, process group and element type (by step: and per step), longest in total first.
+    """One row per collective, process group and element type (and per step, or kind of link), longest in total first.
 
     The main columns are `calls`, `total_ns`, the time hidden behind computation (`hidden_ns`) or not (`exposed_ns`),
     and the bandwidths. `merged_ns` is `hidden_ns` + `exposed_ns` and counts simultaneous calls once. Collectives of
     different names that run at the same time share that time.
 
-    `collectives` and `ops` are the trace's tables. Without the former, kernels and operators are recognised by name,
-    and sizes come from the shapes of the operators' inputs. A call is what one operator queued: the times of its
-    kernels add up, and its size counts once. Where no device communicates, as on CPUs, the host's operators are the
-    calls. Those of Gloo and MPI last as long as the transfer; of all others only the time to queue it is known
-    (`call`). Where no device computes, the host's other operators count as computation. `communication` says which
-    kernels are collectives, as in `timeline`.
+    By link the rows say what went over each kind of link, and how fast, where the recorder measured it (Ascend's does,
+    from level 1 on). It also says how long each collective waited for other ranks (`wait_ns`) and moved data
+    (`transit_ns`).
+
+    `collectives`, `ops` and `kernel_metrics` are the trace's tables. Without the first, kernels and operators are
+    recognised by name, and sizes come from the shapes of the operators' inputs. A call is what one operator queued: the
+    times of its kernels add up, and its size counts once. Where no device communicates, as on CPUs, the host's
+    operators are the calls. Those of Gloo and MPI last as long as the transfer; of all others only the time to queue it
+    is known (`call`). Where no device computes, the host's other operators count as computation. `communication` says
+    which kernels are collectives, as in `timeline`.
 
     A kernel also waits until the other ranks have come. One rank alone cannot separate that wait from the transfer, so
     the bandwidths are lower bounds. They cover the calls whose size and time are known, and are null for `call`.
@@ -119,7 +131,10 @@ def communication(
         raise MissingTable("collectives", needed_by="communication", hint=hint)
     if by == "step" and parts["step"].null_count() == parts.height:
         raise MissingTable("steps", needed_by="communication by step", topic="steps")
-    keys = KEYS[by]
+    keys = KEYS["collective" if by == "link" else by]
+    measured = _measured(parts, keys, kernel_metrics)
+    if by == "link":
+        return _by_link(measured)
     calls = parts.group_by("call_id", maintain_order=True).agg(
         *(pl.col(c).first() for c in (*keys, "group_size", "in_bytes", "out_bytes")), ns=pl.col("dur_ns").sum()
     )
@@ -139,6 +154,10 @@ def communication(
         bus_bytes_per_s=_rate(pl.col("size") * bus_factor(pl.col("kind"), pl.col("group_size"))),
     )
     result = result.join(_merged(parts, keys, computing), on=keys, how="left", nulls_equal=True)
+    own = (("transit", "transit_ns"), ("wait", "wait_ns"))
+    for metric, column in own if measured.height else ():
+        sums = measured.filter(pl.col("metric") == metric).group_by(keys).agg(_whole_sum(pl.col("value")).alias(column))
+        result = result.join(sums, on=keys, how="left", nulls_equal=True)
     result = result.with_columns(
         exposed_ns=pl.col("merged_ns") - pl.col("hidden_ns"),
         hidden_ratio=pl.when(pl.col("merged_ns") > 0).then(pl.col("hidden_ns") / pl.col("merged_ns")),
@@ -148,6 +167,34 @@ def communication(
     order = [*first, pl.col("total_ns").neg(), *(pl.col(c).cast(pl.String) for c in last)]
     result = result.sort(*order, nulls_last=True)
     return result.select(pl.col(k).cast(t) for k, t in COMMUNICATION_SUMMARY.dtypes.items() if k in result.columns)
+
+
+def _measured(parts: pl.DataFrame, keys: tuple[str, ...], kernel_metrics: pl.DataFrame) -> pl.DataFrame:
+    """The recorder's counters of collectives, by span, with the keys of its row."""
+    metrics = kernel_metrics.join(parts.select("span_id", *keys).unique("span_id"), on="span_id", how="inner")
+    return metrics.with_columns(pl.col("metric").cast(pl.String))
+
+
+def _by_link(measured: pl.DataFrame) -> pl.DataFrame:
+    """A row for each kind of link of a collective. Raises MissingTable if the recorder names none."""
+    links = measured.with_columns(pl.col("metric").str.extract_groups(_LINK).struct.unnest()).drop_nulls("link")
+    if links.is_empty():
+        hint = "Ascend's profiler measures them, from level 1 on (communication.json, analysis.db)"
+        raise MissingTable("links of collectives", needed_by="communication by link", hint=hint)
+    is_size = pl.col("what") == "size"
+    result = links.group_by(KEYS["link"]).agg(
+        calls=pl.col("span_id").n_unique().cast(pl.Int64),
+        bytes=_whole_sum(pl.col("value").filter(is_size)),
+        transit_ns=_whole_sum(pl.col("value").filter(~is_size)),
+    )
+    rate = pl.when(pl.col("transit_ns") > 0).then(pl.col("bytes") / pl.col("transit_ns") * 1e9)
+    texts = [pl.col(c).cast(pl.String) for c in KEYS["link"][1:]]
+    result = result.with_columns(bytes_per_s=rate).sort("rank", pl.col("bytes").neg(), *texts, nulls_last=True)
+    return result.select(pl.col(k).cast(t) for k, t in COMMUNICATION_SUMMARY.dtypes.items() if k in result.columns)
+
+
+def _whole_sum(values: pl.Expr) -> pl.Expr:
+    return values.sum().round().cast(pl.Int64, strict=False)
 
 
 def _known_sum(column: str) -> pl.Expr:

@@ -10,16 +10,18 @@ from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.common.device_work import COMMUNICATION, device_work
 from stepscope.analyses.common.span_lookup import of_spans
 from stepscope.analyses.kernels.kernel_launches import RATIOS, with_ratios
+from stepscope.core.collectives import without_run_numbers
 from stepscope.core.errors import MissingTable
 from stepscope.core.names import is_tensor_core, kernel_class, map_names
 from stepscope.core.schema import KERNEL_METRICS, KERNELS, Column, Name, Table
 
-By = Literal["name", "op", "launch", "stream"]
+By = Literal["name", "type", "op", "launch", "stream"]
 Include = Literal["kernel", "device"]
 GRID, BLOCK = ("grid_x", "grid_y", "grid_z"), ("block_x", "block_y", "block_z")
 PER_BLOCK = ("registers", "shared_bytes")
 KEYS = {
     "name": ("name",),
+    "type": ("type", "core"),
     "op": ("name", "op"),
     "launch": ("name", *GRID, *BLOCK, *PER_BLOCK, "op"),
     "stream": ("name", "stream"),
@@ -29,7 +31,11 @@ KERNEL_SUMMARY = Table(
     "kernels",
     "what each device kernel cost",
     (
-        Column("name", Name, "kernel", key=True),
+        Column("name", Name, "kernel; of HCCL's collectives the operation, without the numbers of the call", key=True),
+        Column(
+            "type", Name, "what it computes, in the recorder's word, as in MatMulV3 or convolution (by type)", key=True
+        ),
+        Column("core", Name, "how it occupies the device, in the recorder's word, as in AI_CORE (by type)", key=True),
         Column("stream", pl.Int64(), "stream it ran on (by stream)", key=True),
         Column("grid", pl.String(), "blocks of a launch, as in 104x1x1 (by launch)", key=True),
         Column("block", pl.String(), "threads of a block, as in 128x1x1 (by launch)", key=True),
@@ -70,7 +76,7 @@ def kernels(
     linked_only: bool = False,
     communication: str = "any",
 ) -> pl.DataFrame:
-    """One row per kernel name, name and operator or stream, or launch, most expensive first.
+    """One row per kernel name, type, name and operator or stream, or launch, most expensive first.
 
     The main columns are `calls`, `total_ns`, `share_ratio` and the distribution of durations. A launch is a grid, a
     block, the resources of a block, and an operator. Durations are summed as recorded: kernels that run at the same
@@ -86,6 +92,7 @@ def kernels(
         work = work.filter(pl.col("category") == "kernel")
         if work.is_empty():
             raise MissingTable("kernels", needed_by="kernels", hint="include=device shows copies and fills")
+    work = work.with_columns(without_run_numbers(work["name"]), type="recorded_category")
     work = _with_launch(work, spans, kernels)
     work = with_ratios(work, kernel_metrics)
     duration = pl.col("dur_ns")
@@ -115,7 +122,8 @@ def kernels(
         kernel_class=_classes(named, result["communication"], communication),
         tensor_core=pl.col("tensor_core").fill_null(map_names(named, is_tensor_core, pl.Boolean())),
     )
-    result = result.sort("total_ns", pl.col("name").cast(pl.String), descending=[True, False], nulls_last=True)
+    order = [pl.col(key).cast(pl.String) for key in KEYS[by][:1]]
+    result = result.sort("total_ns", *order, descending=[True, False], nulls_last=True)
     columns = {k: t for k, t in KERNEL_SUMMARY.dtypes.items() if k in result.columns}
     return result.select(pl.col(k).cast(t) for k, t in columns.items())
 
@@ -129,7 +137,9 @@ def _classes(names: pl.Series, talks: pl.Series, communication: str) -> pl.Serie
 
 
 def _with_launch(work: pl.DataFrame, spans: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
-    side = launches.select("span_id", *GRID, *BLOCK, *PER_BLOCK, "blocks_per_sm", "est_occupancy_ratio", "tensor_core")
+    side = launches.select(
+        "span_id", *GRID, *BLOCK, *PER_BLOCK, "blocks_per_sm", "est_occupancy_ratio", "tensor_core", core="kernel_type"
+    )
     work = work.join(side, on="span_id", how="left", maintain_order="left")
     return work.with_columns(op=of_spans(spans, work["op_id"], "name"))
 

@@ -1,7 +1,8 @@
 """How files of Ascend's profilers are recognised, and which of a folder are read together.
 
 torch_npu and MindSpore write a folder `*_ascend_pt` (`*_ascend_ms`) for each rank. Its ASCEND_PROFILER_OUTPUT has the
-timeline as `trace_view.json` or as a database, next to it tables as CSV and JSON; `profiler_info_N.json` is above it.
+timeline as `trace_view.json` or as a database, next to it tables as CSV and JSON; `profiler_info_N.json` is above it,
+or with them.
 """
 
 from __future__ import annotations
@@ -41,8 +42,10 @@ def family(path: str) -> list[str]:
     names = [name for name in _FILES if name in _listed(folder)]
     if len(databases) > 1:  # of several ranks, or of several runs: the tables are of none of them
         return [path] if DATABASE.search(path) else [str(folder / name) for name in names]
-    above = [str(folder.parent / name) for name in sorted(_listed(folder.parent)) if _INFO.match(name)]
-    return [*(str(folder / name) for name in (*databases, *names)), *above] or [path]
+    settings = [
+        str(place / name) for place in (folder, folder.parent) for name in sorted(_listed(place)) if _INFO.match(name)
+    ]
+    return [*(str(folder / name) for name in (*databases, *names)), *settings] or [path]
 
 
 def is_superseded(path: str) -> bool:

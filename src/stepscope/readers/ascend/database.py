@@ -87,10 +87,13 @@ class _Run:
         return frame
 
     def on_threads(self, frame: pl.DataFrame, process: str) -> pl.DataFrame:
-        """The frame of host spans with their tracks, from the column `thread` (process and thread in one number)."""
+        """The frame of host spans with their tracks, from the column `thread` (process and thread in one number).
+
+        Calls of libraries are on the tracks of the threads that called them, where PyTorch recorded these.
+        """
         ids = {
             key: self.tracks.id(
-                (process, key), pid=key >> _THREAD_BITS, tid=(tid := key % (1 << _THREAD_BITS)), kind="thread",
+                key, pid=key >> _THREAD_BITS, tid=(tid := key % (1 << _THREAD_BITS)), kind="thread",
                 process=process, label=f"Thread {tid}",
             )
             for key in frame["thread"].fill_null(0).unique(maintain_order=True).to_list()

@@ -153,7 +153,8 @@ def _timeline(source: Source, sheets: dict[str, _Sheet], issues: IssueLog) -> Tr
         return _with_sheets(kineto.read(source), sheets, issues)
     if name == ascend.KERNELS:
         return _with_sheets(of_kernels(_details(sheets[name]), source, issues), sheets, issues)
-    return Trace(Meta(source.label, "ascend", size_bytes=source.n_bytes, rank=files.rank_in(source.path)), {})
+    rank = files.rank_in(source.path)
+    return Trace(Meta(source.label, "ascend", size_bytes=source.n_bytes, rank=rank, framework="Ascend"), {})
 
 
 def _add(
@@ -173,7 +174,9 @@ def _add(
             what = source.damage or str(error).splitlines()[0]
             raise CorruptInput(what, "copy the file again", path=source.label) from None
         frame = frame.filter(~pl.all_horizontal(pl.all().is_null()))  # a blank line at the end
-        sheets[name] = _Sheet(frame.rename(str.strip), name, issues)
+        places = {column.strip(): at for at, column in reversed(list(enumerate(frame.columns)))}  # the first of a name
+        columns = [frame.to_series(at).alias(column) for column, at in places.items()]
+        sheets[name] = _Sheet(pl.DataFrame(columns), name, issues)
     else:
         try:
             document = json.loads(b"".join(source.chunks()))

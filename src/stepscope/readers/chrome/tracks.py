@@ -127,12 +127,16 @@ def build_tracks(
     process_label = {pid: t for (pid, _), texts in labels.items() if (t := texts.get("process_labels"))}
     memory_types = {int(t) for block in columns.memory["type"].blocks for t in np.unique(block)}
     kind_of_device = device_type(meta, columns.cats, columns.names, memory_types)
+    # Ascend lists the calls of its libraries as a process of its own, by the threads that called them.
+    caller = {tid: pid for pid, tid in (_plain(key[:2]) for key in columns.tracks) if process.get(pid) == "Python"}
     rows: dict[tuple[Any, ...], int] = {}
     of_key = np.empty(len(columns.tracks), np.uint32)
     for key, i in columns.tracks.items():
         lane = key[2] if len(key) == 3 else None
         device, stream = (_ordinal(key[2]), key[3]) if len(key) == 4 else (None, None)
-        of_key[i] = rows.setdefault((*_plain(key[:2]), device, stream, lane), len(rows))
+        pid, tid = _plain(key[:2])
+        pid = caller.get(tid, pid) if process.get(pid) == "CANN" else pid
+        of_key[i] = rows.setdefault((pid, tid, device, stream, lane), len(rows))
     named_lanes = _NamedLanes(
         npus={pid for pid, text in process_label.items() if text == "NPU"},
         npu=npu_in(path),

@@ -19,6 +19,9 @@ _SYNC_RECORDS = (
     "place_holder",
 )  # fmt: skip
 
+#: How Ascend's profilers list calls that wait for the device, next to many that only lead to others.
+_ASCEND_WAITS = "AscendCL@aclrtSynchronize"
+
 #: HCCL's names of element types, and those that PyTorch records of collectives.
 HCCL_TYPES = {
     "FP32": "Float", "FP16": "Half", "BFP16": "BFloat16", "FP64": "Double", "INT8": "Char", "INT16": "Short",
@@ -37,6 +40,8 @@ def by_name(category: NDArray[np.uint8], name: NDArray[np.unsignedinteger[Any]],
             rules[CODE["python"], i] = CODE["module"]
         elif names.is_dataloader(text):
             rules[[CODE["operator"], CODE["user_range"]], i] = CODE["dataloader"]
+        elif text.startswith(_ASCEND_WAITS):
+            rules[CODE["other"], i] = CODE["runtime"]
         elif (kind := odd_device_work(text)) is not None:
             rules[CODE["kernel"], i] = CODE[kind]
     refined = rules[category, name]

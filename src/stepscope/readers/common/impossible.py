@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from stepscope.core.schema import ISSUES, TABLES, Name, map_names
-from stepscope.core.soundness import FACTS, limits_of
+from stepscope.core.soundness import FACTS, is_numbered, limits_of
 from stepscope.core.trace import Result, Results, StoredTables
+from stepscope.core.whole_numbers import no_number
 from stepscope.readers.common.source import IssueLog
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ _LEAST_LENGTH = 200
 
 
 def without_impossible(trace: Trace, before: Trace | None = None) -> Trace:
-    """The trace with null for values that cannot be, or without rows that are about such; `issues` counts them.
+    """The trace with null for values that cannot be, or without rows that need them; `issues` counts them.
 
     Durations become the longest that can be, missing names empty, and long names short if there are too many.
 
@@ -85,6 +86,12 @@ def _short_enough(names: pl.Series, issues: IssueLog) -> pl.Series:
 
 
 def _believed(frame: pl.DataFrame, table: Table, issues: IssueLog) -> pl.DataFrame:
+    known = [column for column in table.never_null if column in frame.columns and frame[column].null_count()]
+    if known and not is_numbered(table):
+        whole = frame.drop_nulls(known)
+        what = f"rows of {table.name} without {known[0]} were left out"
+        issues.add("impossible_values", "warning", frame.height - whole.height, what)
+        frame = whole
     changed = []
     essential = _ESSENTIAL.get(table.name)
     for column in sorted(table.columns, key=lambda column: column.name != essential):
@@ -102,7 +109,8 @@ def _believed(frame: pl.DataFrame, table: Table, issues: IssueLog) -> pl.DataFra
             continue
         can_be = values.is_between(*limits)
         example, n = values.filter(~can_be).to_list()[0], int((~can_be).sum())
-        issues.add("impossible_values", "warning", n, f"values that cannot be, as {column.name} {example}")
+        shown = "of too many digits" if column.dtype.is_integer() and example == no_number(column.dtype) else example
+        issues.add("impossible_values", "warning", n, f"values that cannot be, as {column.name} {shown}")
         if column.name == "dur_ns":
             changed.append(values.clip(*limits))
         elif column.name == essential:

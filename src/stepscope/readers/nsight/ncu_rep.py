@@ -5,6 +5,7 @@ Format: closed; the package's interface is documented as Nsight Compute's Python
 
 from __future__ import annotations
 
+import math
 import tempfile
 from contextlib import contextmanager
 from importlib import import_module
@@ -91,7 +92,9 @@ def _launch(action: Any, measured: dict[str, Any]) -> dict[str, str | None]:
     def fact(name: str) -> str | None:
         metric = measured.get(name)
         value = None if metric is None or not metric.has_value() else metric.value()
-        return str(int(value)) if isinstance(value, float) else None if value is None else str(value)
+        if isinstance(value, float):
+            return str(int(value)) if math.isfinite(value) else None
+        return None if value is None else str(value)
 
     major, minor = (fact(name) for name in _CC)
     facts = {column: fact(name) for column, name in _FACTS.items()}

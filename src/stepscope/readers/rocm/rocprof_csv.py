@@ -126,6 +126,7 @@ def _metrics(raw: pl.DataFrame) -> pl.DataFrame:
         return raw.select(dispatch=_number(raw, "Dispatch_Id"), metric="Counter_Name", value=value)
     names = [name for name in raw.columns if not _PMC_FACTS.match(name)]
     wide = raw.select(pl.col(names).cast(pl.Float64, strict=False), dispatch=_number(raw, "Dispatch_ID"))
+    wide = wide.unique("dispatch", keep="first", maintain_order=True)  # as of the dispatches themselves
     return wide.unpivot(index="dispatch", variable_name="metric", value_name="value")
 
 
