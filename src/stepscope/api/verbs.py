@@ -192,7 +192,8 @@ def predict(
 ) -> pl.DataFrame:
     """How long a step would take with the changes, made together, as in ['class gemm: 2x', 'loader: hidden'].
 
-    Without changes the rows are the standard questions, largest gain first. `measured_step` is the length of a step
+    Without changes the rows are the standard questions, largest gain first. 'ranks: no stragglers' takes all ranks of a
+    job, and is asked alone; other questions have a row for each rank. `measured_step` is the length of a step
     without the profiler, as in '1.9ms', to which all times are scaled. `on_missing` is called for each trace that is
     left out (by default it warns). Units: ns.
 
@@ -204,9 +205,33 @@ def predict(
     from stepscope.query import tables
 
     texts = (changes,) if isinstance(changes, str) else tuple(changes)
+    if len(texts) == 1 and texts[0].split(":")[0].strip() == "ranks":
+        return _of_ranks(_opened(source), texts[0], measured_step, on_missing or _warn)
     options: dict[str, Any] = {"changes": "\n".join(texts) or None, "measured_step": measured_step}
     frame, _ = tables.collect(_opened(source), tables.find("predictions"), on_missing=on_missing or _warn, **options)
     return frame
+
+
+def _of_ranks(
+    source: Trace | Run, text: str, measured_step: str | None, on_missing: Callable[[str, StepscopeError], None]
+) -> pl.DataFrame:
+    """The prediction of a change that concerns all ranks together."""
+    import polars as pl
+
+    from stepscope.analyses.critical_path import predictions
+    from stepscope.analyses.critical_path.changes import change_of
+    from stepscope.analyses.ranks.stragglers import without_stragglers
+    from stepscope.core import files, units
+    from stepscope.query import tables
+    from stepscope.query.map_files import calls_of_ranks
+
+    change = change_of(text)
+    labels = files.labels_of(source.paths) if isinstance(source, Run) else [source.meta.path]
+    ratio = without_stragglers(calls_of_ranks(source, labels, on_missing=on_missing))
+    steps, _ = tables.collect(source, tables.find("steps"), on_missing=on_missing)
+    row = predictions.of_ratio(change, float(steps.select(pl.col("window_ns").mean()).item()), ratio)
+    frame = predictions.PREDICTIONS.conform(pl.DataFrame([row]))
+    return predictions.scaled(frame, None if measured_step is None else units.parse_duration(measured_step))
 
 
 def tables() -> pl.DataFrame:

@@ -136,10 +136,12 @@ def _step_times(trace: Trace) -> list[Lack]:
     if not isinstance(trace, Results) or "step_trace_time" not in trace.results:
         return []
     theirs = trace.result("step_trace_time")
+    is_only = theirs.height == 1
+    theirs = theirs if is_only else theirs.drop_nulls("step").head(_MOST_STEPS)
     work = trace.spans.filter(pl.col("category").is_in(_NOT_COPIES))
     worst: tuple[float, str] = (_LEAST_DIFFERENCE, "")
-    for row in theirs.head(_MOST_STEPS).iter_rows(named=True):
-        of_step = work if theirs.height == 1 else work.filter(pl.col("step") == row["step"])
+    for row in theirs.iter_rows(named=True):
+        of_step = work if is_only else work.filter(pl.col("step") == row["step"])
         if of_step.is_empty():
             continue
         ours = timeline(of_step, trace.tracks).row(0, named=True)

@@ -152,7 +152,10 @@ SUBJECTS = {
     "copies": ("2x", "free"),
     "host": ("2x", "free"),
     "device": ("2x", "free"),
+    "ranks": ("no stragglers",),
 }
+#: The subject that several ranks have, and none alone.
+OF_RANKS = "ranks"
 _NAMED = {"kernel": "~ REGEX", "op": "~ REGEX", "class": "NAME", "range": "NAME"}
 _CHANGE = re.compile(r"\s*(?P<subject>[a-z]+)\s*(?P<name>.*?)\s*:\s*(?P<change>[^:]+?)\s*", re.DOTALL)
 _TIMES = re.compile(r"(?P<times>\d+(?:\.\d*)?|\.\d+)\s*(?:x|×)")
@@ -206,13 +209,15 @@ def change_of(text: str) -> Change:
 
 
 def changed(program: Program, wanted: Sequence[Change]) -> Changes:
-    """What the changes do to a program together; where several hold, the first counts.
+    """What the changes do to a program of one rank together; where several hold, the first counts.
 
     Raises StepscopeError if one of them concerns nothing in the recording.
     """
     result = unchanged(program.work, program.threads.track.size)
     taken = np.zeros(program.work.row.size, np.bool_)
     for change in wanted:
+        if change.subject == OF_RANKS:
+            raise StepscopeError(f"{str(change)!r} needs the traces of all ranks", "name the folder of the job, alone")
         result, mine = _with(program, result, change, taken)
         taken |= mine
     return result

@@ -83,7 +83,7 @@ def critical_path(
     for names of kernels, operators, calls and ranges; the last three include all that they contain on their thread. The
     first rule that matches counts. The whole recording is replayed, everything as early as its dependencies allow. A
     dependency that did not hold anything up gets the median wait of its kind, or its recorded one if that is less.
-    Calls that block because a queue is full, other ranks and clocks are not modelled.
+    Full launch queues and the pace of a data loader's workers hold it up too. Other ranks and clocks are not modelled.
 
     Units: ns; ratios 0..1.
     Source: the critical path method (Kelley and Walker, 1959) on the dependencies of HTA's critical path analysis. HTA

@@ -99,8 +99,11 @@ def recorded_program(
 
 #: Quantiles of the lags of dependencies that held nothing up: the median for the prediction, these for its interval.
 _SPARE = (0.1, 0.9)
-#: The least half width of an interval, in relation to the step.
-_LEAST_WIDTH = 0.01
+#: Half the width of intervals at least, in relation to the step: so much differ two runs of the same program. Where a
+#: model stands for a part, such as for graphs, it is twice that.
+_LEAST_WIDTH = 0.03
+#: Smaller gains need no bounds of their own.
+_NO_GAIN = 0.01
 _PACE_UNKNOWN = "the step never waited for the data loader, so the loader's pace is not known"
 
 
@@ -121,9 +124,10 @@ def with_parts(program: Program, wanted: Sequence[Change]) -> tuple[dict[str, ob
     lengths = [graph.lengths(run), *(other.lengths(other.run(changes)) for other in variants)]
     whole = max(float(recorded[steady].sum()), 1.0)
     means = [step_ns * float(each[steady].sum()) / whole for each in lengths]
-    predicted, width = means[0], _width(recorded[steady]) * means[0]
+    is_model = any(change.change == "graphs" for change in wanted)
+    predicted, width = means[0], _width(recorded[steady]) * means[0] * (1 + is_model)
     low, high, reason = max(min(means) - width, 0.0), max(means) + width, None
-    is_gain = predicted < (1 - _LEAST_WIDTH) * step_ns
+    is_gain = predicted < (1 - _NO_GAIN) * step_ns
     if is_gain and not all(program.loader_known.values()) and "loader" not in {change.subject for change in wanted}:
         high, reason = max(high, step_ns), _PACE_UNKNOWN
     spent = _binding(graph, run, changes, int(np.argsort(recorded)[recorded.size // 2]))
@@ -134,12 +138,23 @@ def with_parts(program: Program, wanted: Sequence[Change]) -> tuple[dict[str, ob
         "gain_ratio": 1 - predicted / step_ns if step_ns else None,
         "low_ns": low,
         "high_ns": high,
-        "basis": "bound" if reason else "replayed",
+        "basis": "bound" if reason else "modelled" if is_model else "replayed",
         "binds_next": max(spent, key=lambda part: spent[part]),
         "n_inferred": graph.n_inferred,
         "reason": reason,
     }
     return row, spent
+
+
+def of_ratio(wanted: Change, step_ns: float, ratio: float) -> dict[str, object]:
+    """The row of a change that makes a step of this length so many times as long.
+
+    The interval has a tenth of what the change saves on either side.
+    """
+    predicted = step_ns * ratio
+    width = max(_LEAST_WIDTH * step_ns, 0.1 * (step_ns - predicted))
+    row = {"scenario": str(wanted), "step_ns": step_ns, "predicted_ns": predicted, "gain_ratio": 1 - ratio}
+    return {**row, "low_ns": predicted - width, "high_ns": predicted + width, "basis": "replayed", "n_inferred": 0}
 
 
 def gains(

@@ -122,6 +122,23 @@ def straggler_evidence(parts: Sequence[RankCalls], *, min_share: float = 0.001) 
     return Evidence(job, clocks, lateness, by_rank, frame, recorded)
 
 
+def without_stragglers(parts: Sequence[RankCalls]) -> float:
+    """How long the job would take if no rank made the others wait, in relation to the recording.
+
+    `parts` is what `rank_calls` makes of each rank's trace. Raises MissingTable (fewer than two ranks, or they share no
+    collective).
+    """
+    evidence = straggler_evidence(parts)
+    job, slow = evidence.job, evidence.stragglers.filter(pl.col("kind") == "slow rank")["rank"].drop_nulls()
+    if slow.is_empty():
+        return 1.0
+    gone, *more = (_not_late(job, evidence.lateness, job.ranks.index(rank)) for rank in slow.unique())
+    for change in more:
+        gone = gone.also(change)
+    recorded, (without,) = job_times(job, evidence.clocks, [gone])
+    return without / recorded if recorded else 1.0
+
+
 @dataclass(frozen=True, slots=True)
 class _Context:
     job: Job
