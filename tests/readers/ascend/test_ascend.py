@@ -196,3 +196,11 @@ def test_records_of_another_type_are_counted(tmp_path):
     trace = stepscope.load(files.folder(tmp_path / "a_ascend_pt", communication_json=json.dumps(document)))
     assert dict(trace.issues.select("code", "count").rows())["records_dropped"] == 1
     assert trace.show("communication_time")["elapse_ns"].to_list() == [100_000, None, 100_000]
+
+
+def test_step_times_that_differ_from_ours_are_named_in_one_line(trace, tmp_path):
+    assert not [line for line in trace.report().quality if "step times" in line]
+    text = files.tables()["step_trace_time.csv"].replace("0,8,50.0", "0,8,51.0")
+    other = stepscope.load(files.folder(tmp_path / "a_ascend_pt", step_trace_time_csv=text))
+    (line,) = [line for line in other.report().quality if "step times" in line]
+    assert "computing in step 8 51 µs; here it is 50 µs" in line
