@@ -16,7 +16,7 @@ MOST_EVENTS = 60_000
 #: What drivers report as the memory of devices, from and to, from 4 GiB on. Units: GiB.
 _DEVICES = (
     (3.7, 4), (4.7, 5), (5.6, 6), (7.4, 8), (9.5, 10), (10.5, 11), (11.1, 12), (14.5, 16), (19.4, 20), (21.9, 24),
-    (31.2, 32), (39.3, 40), (44.3, 48), (60.9, 64), (79.0, 80), (92.9, 96), (139.7, 144), (177.9, 192), (255.0, 256),
+    (31.2, 32), (39.3, 40), (44.3, 48), (60.9, 64), (79.0, 80), (92.9, 96), (127.0, 128), (139.7, 144), (177.9, 192), (255.0, 256),
     (266.0, 288),
 )  # fmt: skip
 #: What a process may have on a device that the allocator does not know of, such as CUDA's context and NCCL's buffers.
@@ -25,7 +25,7 @@ _CONTEXT_BYTES, _CONTEXT_RATIO = _GIB // 2, 0.04
 _LARGE_TIMES, _LARGE_RATIO = 2, 0.05
 #: Requests of a stack mark steps if their distances in events vary by less than this (for three in four).
 _REGULAR = 0.25
-_LEAST_STEPS, _LEAST_SPAN, _FREED_RATIO, _CANDIDATES = 4, 0.5, 0.6, 50
+_LEAST_STEPS, _LEAST_SPAN, _FREED_RATIO, _CANDIDATES, _PARTS = 4, 0.5, 0.6, 50, 8
 _NEVER = 1 << 62
 #: Growth is looked at in so many steps at most.
 _MOMENTS = 32
@@ -142,8 +142,9 @@ def _outside(had: int, before: int, capacity: int | None) -> int:
 
     The allocator had `had` bytes at most. It had more before, or the device is known, or no device has so little.
     """
-    if capacity is None:
-        capacity = next((int(low * _GIB) for low, high in _DEVICES if had <= high * _GIB), had)
+    if capacity is None:  # a share of a device may be smaller than all of them
+        known = (int(low * _GIB) for low, high in _DEVICES if _DEVICES[0][0] * _GIB < had <= high * _GIB)
+        capacity = next(known, had)
     usual = capacity - _CONTEXT_BYTES - int(capacity * _CONTEXT_RATIO)
     return max(0, before - had, usual - had)
 
@@ -176,6 +177,7 @@ def _lifetimes(events: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
 def _steps(lifetimes: pl.DataFrame, last: int) -> list[int]:
     """Events at which steps begin: those of a stack that asks for memory at regular distances, the rarest of them.
 
+    Where there is none, the history in equal parts must do.
     Most memory that a step asks for is freed before the next but one; of a layer's activations that is not so.
     """
     asked = lifetimes.filter(pl.col("made") < last).sort("made")
@@ -193,7 +195,8 @@ def _steps(lifetimes: pl.DataFrame, last: int) -> list[int]:
     regular = gaps.filter(
         pl.col("n") >= _LEAST_STEPS, pl.col("spread") < _REGULAR, pl.col("span") > last * _LEAST_SPAN
     ).sort("n", "spread", "stack_id")
-    for begins in regular["made"].head(_CANDIDATES):
+    anywhere = pl.Series([last * part // _PARTS for part in range(1, _PARTS)])
+    for begins in [*regular["made"].head(_CANDIDATES), anywhere]:
         step = begins.search_sorted(asked["made"], side="right").cast(pl.Int64)
         freed = begins.search_sorted(asked["freed"].fill_null(_NEVER), side="right").cast(pl.Int64)
         between = asked.filter((step > 0) & (step < len(begins) - 1))
