@@ -24,6 +24,6 @@ def test_the_kind_of_failure_and_the_stack_to_blame(kind, seed):
 def test_a_known_device_says_what_others_hold():
     case = lab.make("leak", 1)
     events, segments, blocks, _ = tables(case.snapshot)
-    (answer,) = failures(events, segments, blocks, None, capacity=4 * case.device.total)
+    (answer,) = failures(events, segments, blocks, None, {0: 4 * case.device.total})
     assert answer.kind == "other process"
     assert answer.outside_bytes > 2 * case.device.total
