@@ -64,15 +64,17 @@ def recording(
     """
     segments, blocks = segments.filter(_is_possible), blocks.filter(_is_possible)
     kind = pl.col("action").cast(pl.String).replace_strict(_KINDS, default=IGNORE, return_dtype=pl.Int8)
-    kinds = events.select(pl.when(_is_possible).then(kind).otherwise(IGNORE)).to_series().to_list()
-    streams = {stream: n for n, stream in enumerate({*events["stream"], *segments["stream"]})}
+    events = _with_pools(events, segments).select(
+        pl.when(_is_possible).then(kind).otherwise(IGNORE), pl.col("address", "bytes", "stream").fill_null(0), "private"
+    )
+    of_events = events.select("stream", "private").rows()
+    of_segments = _with_pools(segments, segments).select(pl.col("stream").fill_null(0), "private").rows()
+    pools = {owner: 2 * n for n, owner in enumerate(dict.fromkeys((*of_segments, *of_events)))}
     settings = _as_recorded(settings, segments, blocks)
-    rounded: dict[int, int] = {}
-    listed = []
-    for kind, address, size, stream in zip(kinds, events["address"], events["bytes"], events["stream"], strict=True):
-        if size not in rounded:
-            rounded[size] = settings.rounded(size)
-        listed.append((kind, address, size, 2 * streams[stream] + (rounded[size] > SMALL)))
+    sizes = events["bytes"].unique().to_list()
+    rounded = {size: settings.rounded(size) for size in sizes}
+    rows = zip(events["action"], events["address"], events["bytes"], of_events, strict=True)
+    listed = [(kind, at, size, pools[owner] + (rounded[size] > SMALL)) for kind, at, size, owner in rows]
     first: dict[int, tuple[int, int]] = {}
     for number, (kind, address, size, _) in enumerate(listed):
         if kind in (ALLOC, FREE) and address not in first:
@@ -80,8 +82,8 @@ def recording(
     used = blocks.filter(pl.col("state") != "inactive").select("address", "bytes").rows()
     used = [(address, size) for address, size in used if address not in first]
     used += [(address, size) for address, (_, size) in first.items() if size]
-    rows = zip(segments["address"], segments["bytes"], segments["stream"], segments["pool"], strict=True)
-    known = {a: (size, 2 * streams[s] + (pool != "small")) for a, size, s, pool in rows}
+    parts = zip(segments["address"], segments["bytes"], of_segments, segments["pool"].cast(pl.String), strict=True)
+    known = {at: (size, pools[owner] + (pool != "small")) for at, size, owner, pool in parts}
     ranges = _undone(listed, known, expandable=settings.expandable)
     if not settings.expandable:
         used = _with_slack(sorted(used), ranges, first, settings.max_split_bytes or _FAR)
@@ -90,6 +92,19 @@ def recording(
         if kind in (TAKEN, GIVEN_BACK):
             reserved.append((number, reserved[-1][1] + (size if kind == TAKEN else -size)))
     return Recording(listed, settings, Start(ranges, used, settings.expandable), reserved)
+
+
+def _with_pools(rows: pl.DataFrame, segments: pl.DataFrame) -> pl.DataFrame:
+    """The rows in their order with the `private` pool of their segment, as far as segments are known; null: none."""
+    private = segments.filter(pl.col("private_pool").is_not_null()).sort("address")
+    if private.is_empty():
+        return rows.with_columns(private=pl.lit(None, pl.String))
+    ranges = private.select(
+        begin="address", end=pl.col("address") + pl.col("bytes"), private=pl.col("private_pool").cast(pl.String)
+    )
+    placed = rows.with_row_index("row").sort("address").join_asof(ranges, left_on="address", right_on="begin")
+    inside = pl.when(pl.col("address") < pl.col("end")).then("private")
+    return placed.sort("row").with_columns(private=inside).drop("row")
 
 
 def _as_recorded(settings: Settings | None, segments: pl.DataFrame, blocks: pl.DataFrame) -> Settings:
@@ -107,7 +122,10 @@ def _as_recorded(settings: Settings | None, segments: pl.DataFrame, blocks: pl.D
     sizes = used.group_by("requested_bytes", "bytes").len().rows()
     fits = [sum(n for asked, given, n in sizes if rule.rounded(asked) == given) for rule in rules]
     is_clear = max(fits) - fits[0] > _CLEAR_RATIO * used.height
-    return rules[fits.index(max(fits)) if is_clear else 0]
+    rule = rules[fits.index(max(fits)) if is_clear else 0]
+    # A rest that would have been split off belongs to a block that is too large to be split.
+    unsplit = [asked for asked, given, _ in sizes if given - rule.rounded(asked) > SMALL and not is_expandable]
+    return replace(rule, max_split_bytes=min(unsplit) // MIB * MIB if unsplit else None)
 
 
 def _undone(
