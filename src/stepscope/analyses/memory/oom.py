@@ -285,13 +285,15 @@ def _failure(
         request > max(_LARGE_TIMES * usual, _LARGE_RATIO * limit) and usual <= max(largest, room)
     )
     savings = needed_with(history, failed, max(limit, *reserved))
-    is_much = idle_bytes >= max(_USUAL_IDLE_RATIO * limit, outside)
-    is_wasteful = is_much or max(reserved) - limit <= idle_bytes >= _MUCH_IDLE_RATIO * limit
+    lost = max(reserved) - limit  # what the allocator once had and no longer could have
+    is_taken = lost > grown and lost + room >= request
+    is_much = idle_bytes >= max(_USUAL_IDLE_RATIO * limit, outside) and not is_taken
+    is_wasteful = is_much or lost <= idle_bytes >= _MUCH_IDLE_RATIO * limit
     expandable = [saving.needed_bytes for saving in savings if saving.change.startswith("expandable")]
     fits = idle_bytes + room >= request and (history.settings.expandable or any(n <= limit for n in expandable))
     if fits and is_wasteful and grown <= idle_bytes:
         kind = "fragmentation"
-    elif outside > max(idle_bytes, grown) and outside + idle_bytes + room >= request:
+    elif is_taken or (outside > max(idle_bytes, grown) and outside + idle_bytes + room >= request):
         kind = "other process"
     elif is_large:
         kind = "one large request"

@@ -120,7 +120,11 @@ def _as_recorded(settings: Settings | None, segments: pl.DataFrame, blocks: pl.D
     rules += [replace(plain, divisions={1 << n: parts for n in range(16)}) for parts in (2, 4, 8, 16)]
     used = blocks.filter(pl.col("state") != "inactive", pl.col("requested_bytes") > 0)
     sizes = used.group_by("requested_bytes", "bytes").len().rows()
-    fits = [sum(n for asked, given, n in sizes if rule.rounded(asked) == given) for rule in rules]
+    slack = 0 if is_expandable else SMALL  # what is not split off a block of the large pool
+    fits = [
+        sum(n for asked, given, n in sizes if 0 <= given - (own := rule.rounded(asked)) <= slack * (own > SMALL))
+        for rule in rules
+    ]
     is_clear = max(fits) - fits[0] > _CLEAR_RATIO * used.height
     rule = rules[fits.index(max(fits)) if is_clear else 0]
     # A rest that would have been split off belongs to a block that is too large to be split.
