@@ -440,13 +440,63 @@ GROUP_STATUS = Table(
     ),
     never_null=("rank",),
 )
+_ADDRESS = Column("address", pl.Int64(), "where it begins", key=True)
+MEMORY_EVENTS = Table(
+    "memory_events",
+    "what a caching allocator of device memory did, as a memory snapshot has it, in order",
+    (
+        Column("device_id", pl.UInt32(), "device whose memory it is", key=True),
+        Column("event", pl.Int64(), "its number in the history of the device, from 0", key=True),
+        Column("ts_ns", pl.Int64(), "when, from the first event with a time; null: only the order is known", "ns"),
+        Column("action", Name, "alloc, free_requested, free_completed, segment_alloc, segment_map, oom and so on"),
+        _ADDRESS,
+        Column("bytes", pl.Int64(), "size that was asked for, or of the segment", "bytes"),
+        Column("stream", pl.Int64(), "stream that it belongs to"),
+        Column("stack_id", pl.UInt32(), "where the block was allocated, also of its free; null: not recorded"),
+        Column("context", Name, "the compiled graph or the job's own word for it"),
+        Column("pool", Name, "private pool, as of a captured graph; null: the usual one, or not recorded"),
+        Column("device_free_bytes", pl.Int64(), "of oom: what the device had left", "bytes"),
+    ),
+    never_null=("device_id", "event", "action"),
+)
+MEMORY_SEGMENTS = Table(
+    "memory_segments",
+    "a range of memory that a caching allocator had from the driver when a memory snapshot was taken",
+    (
+        Column("device_id", pl.UInt32(), "device whose memory it is", key=True),
+        _ADDRESS,
+        Column("bytes", pl.Int64(), "its size", "bytes"),
+        Column("active_bytes", pl.Int64(), "in blocks in use", "bytes"),
+        Column("requested_bytes", pl.Int64(), "of them, what was asked for", "bytes"),
+        Column("stream", pl.Int64(), "stream that it belongs to"),
+        Column("pool", Name, "small or large"),
+        Column("private_pool", Name, "private pool, as of a captured graph; null: the usual one"),
+        Column("is_expandable", pl.Boolean(), "whether it can grow (expandable_segments)"),
+        Column("stack_id", pl.UInt32(), "where it was asked for"),
+    ),
+    never_null=("device_id", "is_expandable"),
+)
+MEMORY_BLOCKS = Table(
+    "memory_blocks",
+    "a piece of such a range, in use or free",
+    (
+        Column("device_id", pl.UInt32(), "device whose memory it is", key=True),
+        _ADDRESS,
+        Column("segment_address", pl.Int64(), "where its segment begins"),
+        Column("bytes", pl.Int64(), "its size", "bytes"),
+        Column("requested_bytes", pl.Int64(), "what was asked for", "bytes"),
+        Column("state", Name, "active_allocated, active_pending_free or active_awaiting_free, inactive"),
+        Column("stack_id", pl.UInt32(), "where it was allocated"),
+    ),
+    never_null=("device_id", "state"),
+)
 
 TABLES: Mapping[str, Table] = {
     t.name: t
     for t in (
         DEVICES, TRACKS, SPANS, OPS, FRAMES, KERNELS, TRANSFERS, COLLECTIVES, HLO_OPS, KERNEL_METRICS, SCHED,
         ALLOCATIONS, RESERVATIONS, COUNTERS, STACKS, STACK_SAMPLES, ARROWS, STEPS, STEP_COSTS, COLLECTIVE_RECORDS,
-        GROUP_STATUS, ISSUES,
+        GROUP_STATUS, MEMORY_EVENTS, MEMORY_SEGMENTS, MEMORY_BLOCKS, ISSUES,
     )
 }  # fmt: skip
 

@@ -82,6 +82,7 @@ UNSUPPORTED = {
 }
 _KERNEL_METRICS = ("devices", "tracks", "spans", "kernels", "kernel_metrics", "issues")
 _DIGITS = re.compile(r"\d+")
+_PICKLE = re.compile(rb"\x80[\x02-\x05]")
 _OBJECT = re.compile(rb"[\xef\xbb\xbf \t\r\n]*\{")
 _DUMP_AS_JSON = re.compile(rb'"(?:collective_seq_id|comm_lib_version|pg_config)"\s*:')
 _HEAD = 512  # bytes of a file that say whether it is one
@@ -491,12 +492,23 @@ FORMATS = (
         doc="dumps of PyTorch's flight recorder, pickle or JSON: all ranks of a folder together; see hangs.md",
         module="flight_recorder",
         signs=(
-            Sign(1.0, re.compile(rb"\x80[\x02-\x05]"), (b"pg_config", b"pg_status")),
+            Sign(1.0, _PICKLE, (b"pg_config", b"pg_status")),
             Sign(1.0, _OBJECT, pattern=_DUMP_AS_JSON),
             Sign(0.5, path=files.DUMP),  # empty, or torn in its first bytes
         ),
         provides=("collective_records", "group_status", "stacks", "issues"),
         companion_files=family_of_dump,
+    ),
+    Format(
+        name="memory-snapshot",
+        doc="memory snapshots of PyTorch (.pickle), also packed, read as plain data; see memory.md",
+        module="memory_snapshot",
+        signs=(
+            Sign(1.0, _PICKLE, (b"segments",), re.compile(rb"total_size|allocated_size|device_traces")),
+            Sign(0.3, _PICKLE),
+        ),
+        provides=("devices", "memory_events", "memory_segments", "memory_blocks", "stacks", "issues"),
+        cacheable=True,
     ),
     # Side files are not so sure that they would be taken for a trace of their folder.
     Format(
