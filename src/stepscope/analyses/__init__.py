@@ -36,6 +36,7 @@ _OF_TRACES = {
     "fusion": "stepscope.analyses.costs.fusion",
     "roofline": "stepscope.analyses.costs.roofline",
     "mfu": "stepscope.analyses.costs.mfu",
+    "batches": "stepscope.analyses.steps.batches",
     "idle": "stepscope.analyses.steps.idle",
     "critical-path": "stepscope.analyses.critical_path.critical_path",
     "predictions": "stepscope.analyses.critical_path.predictions",

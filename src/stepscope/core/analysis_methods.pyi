@@ -145,6 +145,14 @@ class AnalysisMethods:
         accelerator: str | None = None,
     ) -> pl.DataFrame:
         """How much of the device's peak FLOP/s each step's matrix products use."""
+    def batches(
+        self,
+        *,
+        by: Literal['batch', 'kind', 'law'] = 'batch',
+        hardware: str | None = None,
+        accelerator: str | None = None,
+    ) -> pl.DataFrame:
+        """Latency, tokens a second and use of the device of each batch of a server."""
     def idle(
         self,
         *,

@@ -75,6 +75,7 @@ ATTRIBUTION = Table(
     ),
 )
 
+
 _WHOLE, _MEAN = pl.Int64(), pl.Float64()
 _NAME = Column("name", Name, "kernel, call, operation or range, as recorded", key=True)
 _CALLS = Column("calls", _WHOLE, "how often")

@@ -6,16 +6,17 @@ for absent. Result tables of analyses are declared with the same two classes, ne
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
 import polars as pl
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+from stepscope.core.table import Column, Name, Table, fitted, map_names
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: What this module offers besides its tables.
+__all__ = ["Column", "Name", "Table", "fitted", "map_names"]
 
 CATEGORIES = (
     "step", "user_range", "module", "operator", "python", "runtime", "driver", "dataloader", "kernel", "memcpy",
@@ -29,60 +30,9 @@ Category = pl.Enum(CATEGORIES)
 DeviceType = pl.Enum(DEVICE_TYPES)
 TrackKind = pl.Enum(TRACK_KINDS)
 Severity = pl.Enum(SEVERITIES)
-Name = pl.Categorical()
 
 #: Work that occupies an accelerator. `sync` and `device_range` are on device tracks too but occupy nothing.
 DEVICE_WORK = ("kernel", "memcpy", "memset")
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column: its type, what it means, its unit, and whether it identifies a row (key) or measures it."""
-
-    name: str
-    dtype: pl.DataType
-    doc: str
-    unit: str | None = None
-    key: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A named list of columns: the contract between readers, analyses and renderers.
-
-    Values of the columns `never_null` are always known.
-    """
-
-    name: str
-    doc: str
-    columns: tuple[Column, ...]
-    never_null: tuple[str, ...] = ()
-    dtypes: Mapping[str, pl.DataType] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "dtypes", {c.name: c.dtype for c in self.columns})
-
-    def column(self, name: str) -> Column:
-        """The column of that name; KeyError if there is none."""
-        return next(c for c in self.columns if c.name == name)
-
-    def empty(self) -> pl.DataFrame:
-        """A frame of this table without rows."""
-        return pl.DataFrame(schema=dict(self.dtypes))
-
-    def of_rows(self, rows: Sequence[tuple[object, ...]]) -> pl.DataFrame:
-        """A frame of rows with a value for each of the first columns; the last ones may be left out."""
-        missing = (None,) * (len(self.columns) - len(rows[0])) if rows else ()
-        return pl.DataFrame([(*row, *missing) for row in rows], schema=dict(self.dtypes), orient="row")
-
-    def conform(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """The frame with exactly this table's columns, in order and type (see `fitted`); absent ones become null."""
-        return pl.DataFrame(
-            [
-                fitted(frame[name], dtype) if name in frame.schema else pl.Series(name, dtype=dtype).clear(frame.height)
-                for name, dtype in self.dtypes.items()
-            ]
-        ).rechunk()  # Polars takes columns of a frame to have chunks of the same lengths
 
 
 DEVICES = Table(
@@ -145,6 +95,11 @@ SPANS = Table(
     ),
     never_null=("span_id", "track_id", "name", "category"),
 )
+#: `recorded_category` of operators and modules that come from the capture of a graph, inside the launch that replays
+#: it: the host did not run them, so they have an order and no time.
+CAPTURED = "captured"
+#: Columns of any table that refer to rows of spans.
+SPAN_REFERENCES = ("span_id", "parent_id", "launch_id", "op_id")
 OPS = Table(
     "ops",
     "side table of spans: the arguments of a framework operator (or of a user's range)",
@@ -256,6 +211,15 @@ KERNEL_METRICS = Table(
         Column("value", pl.Float64(), "its value"),
     ),
     never_null=("span_id", "metric"),
+)
+CAPTURED_LAUNCHES = Table(
+    "captured_launches",
+    "side table of spans: a launch that ran nothing, as it was recorded into a graph",
+    (
+        Column("span_id", pl.UInt32(), "the call's span", key=True),
+        Column("kernel", Name, "the kernel that it puts into the graph, where recorded"),
+    ),
+    never_null=("span_id",),
 )
 SCHED = Table(
     "sched",
@@ -494,43 +458,8 @@ MEMORY_BLOCKS = Table(
 TABLES: Mapping[str, Table] = {
     t.name: t
     for t in (
-        DEVICES, TRACKS, SPANS, OPS, FRAMES, KERNELS, TRANSFERS, COLLECTIVES, HLO_OPS, KERNEL_METRICS, SCHED,
-        ALLOCATIONS, RESERVATIONS, COUNTERS, STACKS, STACK_SAMPLES, ARROWS, STEPS, STEP_COSTS, COLLECTIVE_RECORDS,
-        GROUP_STATUS, MEMORY_EVENTS, MEMORY_SEGMENTS, MEMORY_BLOCKS, ISSUES,
+        DEVICES, TRACKS, SPANS, OPS, FRAMES, KERNELS, TRANSFERS, COLLECTIVES, HLO_OPS, KERNEL_METRICS,
+        CAPTURED_LAUNCHES, SCHED, ALLOCATIONS, RESERVATIONS, COUNTERS, STACKS, STACK_SAMPLES, ARROWS, STEPS,
+        STEP_COSTS, COLLECTIVE_RECORDS, GROUP_STATUS, MEMORY_EVENTS, MEMORY_SEGMENTS, MEMORY_BLOCKS, ISSUES,
     )
 }  # fmt: skip
-
-
-def fitted(values: pl.Series, dtype: pl.DataType) -> pl.Series:
-    """The values in that type. Numbers that do not fit a whole type become its largest or least; NaN becomes null.
-
-    Neither end of a whole type is a value that can be (see `soundness.limits_of`), so that they are noticed.
-    """
-    if values.dtype == dtype:
-        return values
-    if not (dtype.is_integer() and values.dtype.is_numeric()):
-        return values.cast(dtype)
-    values = values.fill_nan(None) if values.dtype.is_float() else values
-    cast = values.cast(dtype, strict=False)
-    if cast.null_count() == values.null_count():
-        return cast
-    ends = np.iinfo(str(dtype).lower())
-    end = pl.when((values < 0) & (ends.min < 0)).then(pl.lit(ends.min, dtype)).otherwise(pl.lit(ends.max, dtype))
-    return pl.select(pl.coalesce(cast, pl.when(values.is_not_null()).then(end)).alias(values.name)).to_series()
-
-
-def map_names(series: pl.Series, fn: Callable[[str], Any], dtype: pl.DataType | type[pl.DataType]) -> pl.Series:
-    """`fn` of every name in a Categorical, Enum or String series, called once per distinct name; null stays null."""
-    series = series.cast(pl.Categorical()) if isinstance(series.dtype, pl.String) else series
-    if not series.len():
-        return pl.Series(series.name, [], dtype=dtype)
-    # By the categories' numbers, in NumPy: joining a table of names to the column is several times slower.
-    at = series.to_physical().cast(pl.Int64).fill_null(-1).to_numpy()
-    at = at - at.min()
-    first = np.full(int(at.max()) + 1, -1, np.int64)
-    first[at[::-1]] = np.arange(at.size - 1, -1, -1)
-    used = np.flatnonzero(first >= 0)
-    mapped = [None if name is None else fn(name) for name in series[first[used]].cast(pl.String)]
-    values = pl.Series(series.name, mapped, dtype=dtype)
-    first[used] = np.arange(used.size)  # now the place of each number among those in use
-    return values.gather(pl.Series(first[at]))

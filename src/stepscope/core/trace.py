@@ -258,6 +258,11 @@ class Trace:
         return self.table("kernel_metrics")
 
     @property
+    def captured_launches(self) -> pl.DataFrame:
+        """Launches that were recorded into a graph and ran nothing."""
+        return self.table("captured_launches")
+
+    @property
     def sched(self) -> pl.DataFrame:
         """Threads' time on cores and their waits for cores."""
         return self.table("sched")

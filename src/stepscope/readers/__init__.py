@@ -11,6 +11,7 @@ from stepscope import store
 from stepscope.core import files
 from stepscope.core.errors import StepscopeError, UnknownFormat
 from stepscope.core.registry import Registry
+from stepscope.readers.captures import capture_files, with_captures
 from stepscope.readers.common.impossible import without_impossible
 from stepscope.readers.common.source import Source, head_of, members
 from stepscope.readers.formats import (
@@ -37,7 +38,7 @@ PLUGINS = Registry("reader", Reader, "READER", "stepscope.readers", {})
 _OF_RECORDER = (RECORDING, SCHEDULING, *STACK_FILES)
 _ENDINGS = (
     ".json", ".pb", ".gz", ".zst", ".zip", ".xz", ".bz2", ".sqlite", ".db", ".rpd", ".csv", ".hatchet", ".nsys-rep",
-    ".ncu-rep", ".qdrep", ".pftrace", ".perfetto-trace",
+    ".ncu-rep", ".qdrep", ".pftrace", ".perfetto-trace", ".pickle", ".pkl",
 )  # fmt: skip
 _MEMBER = "!"
 _DUMP = re.compile(r"(?:^|[/\\])\.?dump-\d{4}-(?:slow-step|signal|request)(?:\.part)?[/\\]")
@@ -99,6 +100,8 @@ def _opened(
 ) -> Trace:
     file, member = _one_file(path)
     trace = _trace(Source(file, member, max_bytes, progress), keep=keep)
+    if capture_files(file) or "captured_launches" in trace.tables:
+        trace = with_captures(trace, file, lambda capture: _trace(Source(capture, None, max_bytes), keep=keep))
     if counters is None and side_file(file, (*COUNTER_FILES, *_OF_RECORDER)) is None:
         return trace
     from stepscope.readers.recorded.counters import FORMAT, attach, with_recording
@@ -141,7 +144,7 @@ def side_files(path: str) -> list[str]:
     counters = side_file(path, COUNTER_FILES)
     folder = files.split(path)[0]
     of_recorder = [] if files.is_url(path) else [files.joined(folder, name) for name in _OF_RECORDER]
-    return [*([] if counters is None else [counters]), *filter(files.exists, of_recorder)]
+    return [*([] if counters is None else [counters]), *filter(files.exists, of_recorder), *capture_files(path)]
 
 
 def _trace(source: Source, *, keep: bool) -> Trace:

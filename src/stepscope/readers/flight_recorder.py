@@ -17,9 +17,8 @@ from stepscope.core import files
 from stepscope.core.errors import CorruptInput, StepscopeError
 from stepscope.core.schema import COLLECTIVE_RECORDS, GROUP_STATUS, STACKS
 from stepscope.core.trace import Meta, Trace
-from stepscope.readers.common.source import IssueLog, Source, no_collection
+from stepscope.readers.common.source import IssueLog, Source, family_of_dump, no_collection
 from stepscope.readers.common.unpickle import Rows, unpickled
-from stepscope.readers.formats import family_of_dump
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

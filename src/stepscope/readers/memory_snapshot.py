@@ -15,7 +15,7 @@ from stepscope.core.schema import MEMORY_BLOCKS, MEMORY_EVENTS, MEMORY_SEGMENTS,
 from stepscope.core.trace import Meta, Trace
 from stepscope.readers.common.columns import device_table
 from stepscope.readers.common.source import IssueLog, Source, no_collection
-from stepscope.readers.common.unpickle import unpickled
+from stepscope.readers.common.unpickle import Rows, unpickled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -158,7 +158,8 @@ def _map(value: object) -> Mapping[Any, Any]:
 
 
 def _records(value: object) -> list[Fields]:
-    return [one for one in _list(value) if isinstance(one, dict)]
+    expanded = (one for item in _list(value) for one in (item if isinstance(item, Rows) else (item,)))
+    return [one for one in expanded if isinstance(one, dict)]
 
 
 def _number(value: object) -> int | None:

@@ -35,7 +35,7 @@ from stepscope.reports._quality import lacks_of_issues, quality
 from stepscope.reports._results import summarise_results
 from stepscope.reports._stragglers import MOST_CALLS, packed_calls
 from stepscope.reports._summary import AHEAD, SLOWEST_STEPS, TALK, Cost, Memory, Scope, Summary, scope_of
-from stepscope.reports._tables import kernel_block, name_block, operator_block, track_block
+from stepscope.reports._tables import batch_blocks, kernel_block, name_block, operator_block, track_block
 from stepscope.reports._without_profile import (
     hardware_use,
     only_scheduled,
@@ -147,7 +147,8 @@ def summarise(trace: Trace) -> Summary:
         return summary_without_clock(trace, lacks_of_issues(trace.issues))
     scope = scope_of(trace)
     per_operator = _operators(trace)
-    tables: list[Block] = [] if per_operator is None else [operator_block(per_operator)]
+    tables: list[Block] = batch_blocks(trace)
+    tables += [] if per_operator is None else [operator_block(per_operator)]
     divided: DeviceTime | HostTime | None
     divided = device = device_time(trace, scope) if spans["category"].is_in(DEVICE_WORK).any() else None
     if device is not None:

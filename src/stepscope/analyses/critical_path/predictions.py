@@ -106,6 +106,11 @@ _PACE_UNKNOWN = "the step never waited for the data loader, so the loader's pace
 
 def scenario(program: Program, wanted: Sequence[Change]) -> dict[str, object]:
     """The row of one scenario."""
+    return with_parts(program, wanted)[0]
+
+
+def with_parts(program: Program, wanted: Sequence[Change]) -> tuple[dict[str, object], dict[str, float]]:
+    """The row of one scenario, and how the critical path of its median step divides into _PARTS, in ns."""
     changes, graph, windows = changed(program, wanted), program.graph, program.windows
     recorded = windows.high - windows.low
     step_ns = float(recorded.mean())
@@ -122,7 +127,7 @@ def scenario(program: Program, wanted: Sequence[Change]) -> dict[str, object]:
     if is_gain and not all(program.loader_known.values()) and "loader" not in {change.subject for change in wanted}:
         high, reason = max(high, step_ns), _PACE_UNKNOWN
     spent = _binding(graph, run, changes, int(np.argsort(recorded)[recorded.size // 2]))
-    return {
+    row: dict[str, object] = {
         "scenario": " + ".join(map(str, wanted)),
         "step_ns": step_ns,
         "predicted_ns": predicted,
@@ -134,6 +139,7 @@ def scenario(program: Program, wanted: Sequence[Change]) -> dict[str, object]:
         "n_inferred": graph.n_inferred,
         "reason": reason,
     }
+    return row, spent
 
 
 def gains(
@@ -153,10 +159,17 @@ def gains(
     """
     if not questions:
         return []
-    spans, steps = near_median(spans, steps)
-    program = recorded_program(spans, tracks, steps, ops.join(spans, on="span_id", how="semi"), arrows)
+    program = near_median_program(spans, tracks, steps, ops, arrows)
     asked = ([change for text in texts if _concerns(change := change_of(text), program)] for texts in questions)
     return [_gain(scenario(program, wanted), wanted, step_ns) if wanted else None for wanted in asked]
+
+
+def near_median_program(
+    spans: pl.DataFrame, tracks: pl.DataFrame, steps: pl.DataFrame, ops: pl.DataFrame, arrows: pl.DataFrame
+) -> Program:
+    """The program of the median step and its neighbours. Raises MissingTable (no host side)."""
+    spans, steps = near_median(spans, steps)
+    return recorded_program(spans, tracks, steps, ops.join(spans, on="span_id", how="semi"), arrows)
 
 
 def _gain(row: Mapping[str, Any], wanted: Sequence[Change], step_ns: float) -> Gain:
@@ -250,14 +263,9 @@ def _width(lengths: Ints) -> float:
 
 #: Questions that are asked of every recording, if it has what they are about.
 _ALWAYS = (
-    "launch: free",
-    "loader: hidden",
-    "sync: removed",
-    "comm: free",
-    "comm: overlapped",
-    "device: free",
-    "host: free",
-)
+    "launch: free", "launch: graphs", "loader: hidden", "sync: removed", "copies: free", "comm: free",
+    "comm: overlapped", "device: free", "host: free",
+)  # fmt: skip
 _LARGEST = 5
 #: Subjects whose standard questions only bound what others can gain.
 _IMPOSSIBLE = frozenset({"device", "host"})
@@ -265,11 +273,16 @@ _IMPOSSIBLE = frozenset({"device", "host"})
 
 def standard(program: Program) -> list[dict[str, object]]:
     """The rows of the standard questions that apply, and of the best two of them together: gains do not add up."""
-    asked = [wanted for wanted in questions(program) if all(_concerns(change, program) for change in wanted)]
+    asked = applicable(program)
     rows = [scenario(program, wanted) for wanted in asked]
     order = sorted(range(len(rows)), key=lambda i: -float(str(rows[i]["gain_ratio"] or 0.0)))
     best = [asked[i] for i in order if not {change.subject for change in asked[i]} & _IMPOSSIBLE][:2]
     return [*rows, scenario(program, [*best[0], *best[1]])] if len(best) == 2 else rows
+
+
+def applicable(program: Program) -> list[list[Change]]:
+    """The standard questions that the recording has an answer to."""
+    return [wanted for wanted in questions(program) if all(_concerns(change, program) for change in wanted)]
 
 
 def questions(program: Program) -> Iterator[list[Change]]:

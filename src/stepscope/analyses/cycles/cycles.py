@@ -50,7 +50,7 @@ _AS_GOOD_A_PERIOD = 0.97
 
 @dataclass(frozen=True, slots=True)
 class Cycles:
-    """The cycles of one process: a frame of `schema.CYCLES`, what marks them, and a text on how they were detected."""
+    """The cycles of one process: a frame of `result_tables.CYCLES`, what marks them, and how they were detected."""
 
     frame: pl.DataFrame
     anchor: str
