@@ -45,6 +45,11 @@ _OF_TRACES = {
     "overlap": "stepscope.analyses.steps.overlap",
     "communication": "stepscope.analyses.communication.communication",
     "memory": "stepscope.analyses.resources.memory",
+    "memory-peak": "stepscope.analyses.memory.snapshots",
+    "memory-holders": "stepscope.analyses.memory.snapshots:HOLDERS",
+    "memory-leaks": "stepscope.analyses.memory.snapshots:LEAKS",
+    "memory-fragmentation": "stepscope.analyses.memory.snapshots:FRAGMENTATION",
+    "memory-timeline": "stepscope.analyses.memory.snapshots:TIMELINE",
     "sequences": "stepscope.analyses.kernels.sequences",
     "user-ranges": "stepscope.analyses.program.user_ranges",
     "scheduling": "stepscope.analyses.program.scheduling",
@@ -52,6 +57,8 @@ _OF_TRACES = {
     "python-stacks": "stepscope.analyses.program.python_stacks",
     "python-functions": "stepscope.analyses.program.python_stacks:PYTHON_FUNCTIONS_ANALYSIS",
     "recommendations": "stepscope.analyses.advice.recommendations",
+    "hang": "stepscope.analyses.communication.hang",
+    "hang-graph": "stepscope.analyses.communication.hang:HANG_GRAPH_ANALYSIS",
 }
 _OF_RANKS = {
     "collectives": "stepscope.analyses.ranks.collectives",

@@ -249,6 +249,10 @@ class AnalysisMethods:
         """Functions that Python's threads were in, seen from outside: own and total shares."""
     def recommendations(self) -> pl.DataFrame:
         """What to change, by the rules of the TensorBoard profiler plugin and by ours."""
+    def hang(self) -> pl.DataFrame:
+        """Why a job hangs or crashed: the ranks to blame, the reason, how sure, since when."""
+    def hang_graph(self) -> pl.DataFrame:
+        """Who waits for whom in a job that hangs, by the shortest chain to a culprit."""
     def collectives(
         self,
         *,

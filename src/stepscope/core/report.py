@@ -125,8 +125,9 @@ class Report:
     `headline` is one line: what was recorded. `first` is a table that must be read before the bars. `quality` are
     sentences on what the data lacks, `issues` the table of that name (`schema.ISSUES`) of all traces. `meta` are facts
     for JSON: paths, ranks, counts. `title` is the kind of report in a word, `findings_title` the heading of the
-    findings. `document` replaces the report in JSON, for kinds of report with their own JSON shape. `quality_command`
-    shows more of the quality; `arguments` are the paths and options that whole commands have.
+    findings. `document` replaces the report in JSON, for kinds of report with their own JSON shape; `more` are further
+    members of the usual shape. `quality_command` shows more of the quality; `arguments` are the paths and options that
+    whole commands have.
     """
 
     headline: str
@@ -142,6 +143,7 @@ class Report:
     arguments: tuple[str, ...] = ()
     first: Block | None = None
     document: Mapping[str, object] | None = field(default=None, repr=False)
+    more: Mapping[str, object] = field(default_factory=dict, repr=False)
     to_text: Callable[[Report], str] | None = field(default=None, repr=False)
     to_html: Callable[[Report], str] | None = field(default=None, repr=False)
     to_figure: Callable[[Report], Any] | None = field(default=None, repr=False)

@@ -303,6 +303,31 @@ class Trace:
         return self.table("step_costs")
 
     @property
+    def collective_records(self) -> pl.DataFrame:
+        """Collectives and messages as the flight recorders of all ranks noted them."""
+        return self.table("collective_records")
+
+    @property
+    def group_status(self) -> pl.DataFrame:
+        """How far each rank came in each of its process groups."""
+        return self.table("group_status")
+
+    @property
+    def memory_events(self) -> pl.DataFrame:
+        """What a caching allocator did, as a memory snapshot has it."""
+        return self.table("memory_events")
+
+    @property
+    def memory_segments(self) -> pl.DataFrame:
+        """Ranges of memory that a caching allocator had when a memory snapshot was taken."""
+        return self.table("memory_segments")
+
+    @property
+    def memory_blocks(self) -> pl.DataFrame:
+        """Pieces of these ranges, in use or free."""
+        return self.table("memory_blocks")
+
+    @property
     def issues(self) -> pl.DataFrame:
         """What was dropped, guessed or repaired."""
         return self.table("issues")

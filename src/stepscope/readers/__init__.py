@@ -38,7 +38,7 @@ PLUGINS = Registry("reader", Reader, "READER", "stepscope.readers", {})
 _OF_RECORDER = (RECORDING, SCHEDULING, *STACK_FILES)
 _ENDINGS = (
     ".json", ".pb", ".gz", ".zst", ".zip", ".xz", ".bz2", ".sqlite", ".db", ".rpd", ".csv", ".hatchet", ".nsys-rep",
-    ".ncu-rep", ".qdrep", ".pftrace", ".perfetto-trace",
+    ".ncu-rep", ".qdrep", ".pftrace", ".perfetto-trace", ".pickle", ".pkl",
 )  # fmt: skip
 _MEMBER = "!"
 _DUMP = re.compile(r"(?:^|[/\\])\.?dump-\d{4}-(?:slow-step|signal|request)(?:\.part)?[/\\]")
@@ -225,12 +225,13 @@ def _folder(path: str) -> list[str]:
 
 def _traces_of(group: list[str]) -> list[str]:
     """Those of the files that are traces, and the members of archives of them."""
+    dumps = [file for file in group if files.rank_of_dump(file) is not None]
     candidates = [file for file in group if file.lower().endswith(_ENDINGS) and files.split(file)[1] not in STACK_FILES]
     known = {file for file in candidates if _is_trace(file)}
     # A file whose name differs only in a number belongs to the same group, even if it is damaged.
     names = {_shape(file) for file in known}
     traces = _without_twins([file for file in candidates if file in known or _shape(file) in names])
-    return [member for file in traces for member in _stored_at(file) or _members(file)]
+    return [*dumps, *(member for file in traces for member in _stored_at(file) or _members(file))]
 
 
 def _counters_of(group: list[str]) -> list[str]:

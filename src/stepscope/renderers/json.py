@@ -16,6 +16,8 @@ A table is a list of row objects. A report is one object, whose shape only grows
      "issues":   [{"code": str, "severity": str, "count": int, "example": str}],
      "meta":     {fact: value}}
 
+The report of dumps of a flight recorder also has "hang": {"verdict": str, "culprits": [object], "waiting": [object]}.
+
 Commands are whole, with `stepscope` and the paths; `commands` of a bar belong to its notes and may be empty.
 """
 
@@ -53,6 +55,7 @@ def _document(report: Report) -> dict[str, Any]:
         "quality": report.quality,
         "issues": [] if report.issues is None else report.issues.to_dicts(),
         "meta": dict(report.meta),
+        **report.more,
     }
 
 

@@ -16,7 +16,7 @@ from stepscope.core.step_parts import IDLE
 from stepscope.core.units import count, counted, duration, percent, ranges, size
 from stepscope.reports._job import devices_of, measured, owners, runs_of
 from stepscope.reports._stragglers import Stragglers, stragglers_among
-from stepscope.reports._summary import AHEAD, ENDS, NO_DEVICE, SLOWEST_STEPS, TALK
+from stepscope.reports._summary import AHEAD, ENDS, NO_DEVICE, SLOWEST_STEPS, TALK, gain_text
 from stepscope.reports._tables import merged
 
 if TYPE_CHECKING:
@@ -54,7 +54,6 @@ _LEAST_OF_BAR = 0.005  # of the bar
 _APART = 0.03  # smaller differences between ranks are not mentioned
 _NEARLY_ALL = 0.98
 _GOOD_PART = 0.1
-_NO_GAIN = 0.005
 
 
 def overview_of_ranks(summaries: Sequence[Summary], *more_quality: str) -> Report:
@@ -436,7 +435,7 @@ def _finding(summaries: Sequence[Summary], of_rank: dict[int, Cost], whole_ns: i
     gain = _mean_gain([c.gain for c in of_rank.values() if c.gain is not None])
     if gain is not None:
         at = next((i for i, detail in enumerate(details) if detail.startswith("→")), len(details))
-        details.insert(at, _gain_text(gain))
+        details.insert(at, gain_text(gain, "Twice as fast" if gain.question.endswith(": 2x") else "Fixing it"))
     return Finding(
         title=cost.title,
         details=tuple(details),
@@ -458,21 +457,6 @@ def _mean_gain(gains: Sequence[Gain]) -> Gain | None:
     ratio = 1 - means["predicted_ns"] / means["step_ns"] if means["step_ns"] else 0.0
     return Gain(first.question, means["step_ns"], means["predicted_ns"], ratio, means["low_ns"], means["high_ns"],
                 first.basis, first.reason)  # fmt: skip
-
-
-def _gain_text(gain: Gain) -> str:
-    """'Fixing it: 161 → 131 ms, −19 %, between −17 % and −20 %'."""
-
-    def change(ns: float) -> str:
-        return f"{'−' if ns <= gain.step_ns else '+'}{percent(abs(1 - ns / gain.step_ns))}"
-
-    what = "Twice as fast" if gain.question.endswith(": 2x") else "Fixing it"
-    if abs(gain.gain_ratio) < _NO_GAIN:
-        return f"{what}: saves less than {percent(_NO_GAIN)} of the step, which something else holds up"
-    lead = f"{duration(gain.step_ns)} → {duration(gain.predicted_ns)}, {change(gain.predicted_ns)}"
-    if gain.reason:
-        return f"{what}: at best {lead}, as {gain.reason}"
-    return f"{what}: {lead}, between {change(gain.high_ns)} and {change(gain.low_ns)}"
 
 
 def _issues(summaries: Sequence[Summary]) -> pl.DataFrame:
