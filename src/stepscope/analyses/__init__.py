@@ -50,6 +50,8 @@ _OF_TRACES = {
     "memory-leaks": "stepscope.analyses.memory.snapshots:LEAKS",
     "memory-fragmentation": "stepscope.analyses.memory.snapshots:FRAGMENTATION",
     "memory-timeline": "stepscope.analyses.memory.snapshots:TIMELINE",
+    "memory-oom": "stepscope.analyses.memory.oom",
+    "memory-savings": "stepscope.analyses.memory.oom:SAVINGS",
     "sequences": "stepscope.analyses.kernels.sequences",
     "user-ranges": "stepscope.analyses.program.user_ranges",
     "scheduling": "stepscope.analyses.program.scheduling",

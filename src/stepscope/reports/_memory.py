@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from stepscope.analyses.memory.oom import MEMORY_SAVINGS, memory_oom, memory_savings
 from stepscope.analyses.memory.snapshots import (
     MEMORY_FRAGMENTATION,
     MEMORY_HOLDERS,
@@ -18,7 +19,7 @@ from stepscope.analyses.memory.snapshots import (
     memory_peak,
 )
 from stepscope.core import files
-from stepscope.core.report import Bar, Block, Part, Report
+from stepscope.core.report import Bar, Block, Finding, Part, Report
 from stepscope.core.schema import Column, Table
 from stepscope.core.units import counted, percent, size
 from stepscope.reports._quality import lacks_of_issues
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from stepscope.core.trace import Trace
 
-_SHOWN = 8
+_SHOWN, _CHANGES = 8, 5
 _BEFORE = "allocated before recording"
 _HOLDERS = ("device", "holder", "category", "line", "bytes", "share_ratio", "n_blocks")
 _LEAKS = ("device", "line", "bytes", "n_blocks", "n_eighths", "freed_bytes")
@@ -60,6 +61,8 @@ def memory_report(trace: Trace) -> Report:
         )
     if trace.memory_events.height < 2:
         quality.append("There is no history of events: the peak is what was in use when the snapshot was taken.")
+    failures = memory_oom(*tables, trace.stacks, trace.devices)
+    changes = memory_savings(*tables, trace.stacks, trace.devices) if failures.height else MEMORY_SAVINGS.empty()
     top = peaks.sort("peak_allocated_bytes", descending=True).row(0, named=True)
     facts = [
         "Memory snapshot",
@@ -71,12 +74,59 @@ def memory_report(trace: Trace) -> Report:
     return Report(
         headline=" · ".join(facts),
         bars=tuple(_bar(row, holders) for row in peaks.iter_rows(named=True)),
+        findings=tuple(_failure(row, changes) for row in failures.iter_rows(named=True)),
+        findings_title="Why it ran out of memory",
         tables=tuple(block for block in blocks if block.frame.height),
         quality=tuple(quality),
         issues=trace.issues,
         meta={"paths": [trace.meta.path]},
-        more={"memory": {"devices": _document(peaks, holders)}},
+        more={"memory": {"devices": _document(peaks, holders)}, **_oom(failures, changes)},
     )
+
+
+def _failure(row: dict[str, Any], changes: pl.DataFrame) -> Finding:
+    """Why a device ran out of memory: the kind, the figures that prove it, and what to change."""
+    request, free = row["request_bytes"], row["device_free_bytes"]
+    idle, most = row["idle_bytes"], row["largest_free_bytes"]
+    evidence = f"{size(row['allocated_bytes'])} in use, {size(idle)} idle in the cache, {size(free)} free on the device"
+    proof = {
+        "fragmentation": f"the idle and the free memory would do, but the largest piece has {size(most)}",
+        "one large request": "what was asked for before would still have fit",
+        "other process": f"others hold at least {size(row['outside_bytes'])} of the device",
+        "too much held": f"all that was not in use had {size(idle + free)}",
+    }[row["kind"]]
+    who = {
+        "fragmentation": "it keeps most segments from being given back",
+        "one large request": "it asked for that",
+    }.get(row["kind"], "it holds most, or grows")
+    own = changes.filter(device_id=row["device_id"]).filter(pl.col("saved_bytes") > 0)
+    advice = [_advice(change) for change in own.head(_CHANGES).iter_rows(named=True)]
+    details = (f"{evidence}; {proof}", *([f"{row['line']}: {who}"] if row["line"] else []), *advice)
+    title = f"{row['kind'].capitalize()}: {row['device']} had no memory for a request of {size(request)}"
+    return Finding(title, details, command="show memory-oom")
+
+
+def _advice(change: dict[str, Any]) -> str:
+    text = {
+        "empty_cache": f"call torch.cuda.empty_cache() before event {change['event']}",
+        "keep nothing from step to step": f"keep nothing from step to step in {change['line']}",
+        "half the request": "ask for half as much at once",
+        "checkpointing": "checkpoint activations",
+        "half the batch": "halve the batch",
+        "no other process": "have the device alone",
+    }.get(change["change"], f"PYTORCH_CUDA_ALLOC_CONF={change['change']}")
+    enough = "which is enough" if change["is_enough"] else "which is not enough"
+    at_most = "at most " if change["is_at_most"] else ""
+    return f"→ {text}: saves {at_most}{size(change['saved_bytes'])}, {enough}"
+
+
+def _oom(failures: pl.DataFrame, changes: pl.DataFrame) -> dict[str, Any]:
+    """The last failure of the first device that had one, with what changes would save; nothing where none had."""
+    if failures.is_empty():
+        return {}
+    first = failures.row(0, named=True)
+    own = changes.filter(device_id=first["device_id"]).drop("device_id", "device")
+    return {"oom": {**{name: value for name, value in first.items() if name != "device_id"}, "changes": own.to_dicts()}}
 
 
 def with_memory(report: Report | None, snapshots: Sequence[Report]) -> Report:

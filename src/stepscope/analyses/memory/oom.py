@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
 
+from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.common.device_work import label_devices
 from stepscope.analyses.memory.allocator import Replayed, Settings, replay, segment_bytes
-from stepscope.analyses.memory.replays import Saving, needed_with, recording
+from stepscope.analyses.memory.replays import Saving, _lifetimes, needed_with, recording
+from stepscope.analyses.memory.snapshots import _about
 from stepscope.core.schema import DEVICES, STACKS, Column, Name, Table
 
 if TYPE_CHECKING:
@@ -46,15 +48,17 @@ _SURE_RISES = 6
 _USUAL_IDLE_RATIO, _MUCH_IDLE_RATIO = 0.025, 0.1
 
 MEMORY_OOM = Table(
-    "memory_oom",
+    "memory-oom",
     "why a device ran out of memory, the last time that it did",
     (
         Column("device_id", pl.UInt32(), "device that ran out of memory", key=True),
         Column("device", pl.String(), "device as the framework calls it"),
-        Column("stack", pl.String(), "stack to blame, outermost frame first; by stack: one that held memory", key=True),
+        Column("line", Name, "innermost line of the user's code on the stack to blame", key=True),
+        Column("stack", pl.String(), "that stack, outermost frame first; by stack: one that held memory", key=True),
         Column("kind", Name, "too much held, fragmentation, one large request, or other process"),
         Column("n_failures", pl.Int64(), "how often the device had no memory for a request"),
         Column("request_bytes", pl.Int64(), "bytes that were asked for", "bytes"),
+        Column("request_line", Name, "innermost line of the user's code that asked for them"),
         Column("request_stack", pl.String(), "where they were asked for, outermost frame first"),
         Column("allocated_bytes", pl.Int64(), "in use by tensors", "bytes"),
         Column("reserved_bytes", pl.Int64(), "held by the allocator", "bytes"),
@@ -72,13 +76,14 @@ MEMORY_OOM = Table(
     ),
 )
 MEMORY_SAVINGS = Table(
-    "memory_savings",
+    "memory-savings",
     "what changes would save when a device ran out of memory",
     (
         Column("device_id", pl.UInt32(), "device that ran out of memory", key=True),
         Column("device", pl.String(), "device as the framework calls it"),
         Column("change", Name, "what is changed", key=True),
-        Column("stack", pl.String(), "of which stack, outermost frame first; null: of the whole job"),
+        Column("line", Name, "innermost line of the user's code that it is about; null: the whole job", key=True),
+        Column("stack", pl.String(), "the stack that it is about, outermost frame first"),
         Column("event", pl.Int64(), "number of the device's event before which the cache is emptied"),
         Column("needed_bytes", pl.Int64(), "memory needed for the request then", "bytes"),
         Column("saved_bytes", pl.Int64(), "less than without the change; negative: more", "bytes"),
@@ -147,9 +152,9 @@ def memory_oom(
         rows.append(first.with_columns(**about).with_columns(request))
     if not rows:
         return MEMORY_OOM.empty()
-    result = _with_text(_with_text(pl.concat(rows, how="vertical_relaxed"), stacks, "stack"), stacks, "request_stack")
+    result = _with_text(_with_text(pl.concat(rows, how="vertical_relaxed"), stacks), stacks, "request_")
     held = ("held_bytes", "n_blocks", "pinned_bytes", "grown_bytes", "growth_bytes_per_step", "is_growing")
-    left_out = held if by == "device" else {*MEMORY_OOM.dtypes} - {"device_id", "device", "stack", *held}
+    left_out = held if by == "device" else {*MEMORY_OOM.dtypes} - {"device_id", "device", "line", "stack", *held}
     known = [name for name in MEMORY_OOM.dtypes if name not in left_out]
     return MEMORY_OOM.conform(label_devices(result, devices)).select(known)
 
@@ -178,7 +183,7 @@ def memory_savings(
     result = pl.DataFrame(rows, schema=_CHANGES).with_columns(
         is_enough=pl.col("needed_bytes") <= pl.col("available_bytes")
     )
-    result = _with_text(result, stacks, "stack").sort("device_id", "saved_bytes", descending=[False, True])
+    result = _with_text(result, stacks).sort("device_id", "saved_bytes", descending=[False, True])
     return MEMORY_SAVINGS.conform(label_devices(result, devices))
 
 
@@ -222,9 +227,10 @@ def _changes(failure: Failure) -> list[dict[str, Any]]:
     return changes
 
 
-def _with_text(frame: pl.DataFrame, stacks: pl.DataFrame, name: str) -> pl.DataFrame:
-    text = stacks.select(pl.col("stack_id").alias(f"{name}_id"), pl.col("frames").list.join(";").alias(name))
-    return frame.join(text, on=f"{name}_id", how="left", maintain_order="left")
+def _with_text(frame: pl.DataFrame, stacks: pl.DataFrame, prefix: str = "") -> pl.DataFrame:
+    """The frame with the text of a stack and its line of the user's code."""
+    about = _about(stacks).select(pl.col("stack_id", "stack", "line").name.prefix(prefix))
+    return frame.join(about, on=f"{prefix}stack_id", how="left", maintain_order="left")
 
 
 def _failures_of(
@@ -319,31 +325,6 @@ def _outside(had: int, before: int, capacity: int | None) -> int:
         capacity = next(known, had)
     usual = capacity - _CONTEXT_BYTES - int(capacity * _CONTEXT_RATIO)
     return max(0, before - had, usual - had)
-
-
-def _lifetimes(events: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
-    """A row per block: its stack and bytes, the events that made and freed it (null: before the first, or never)."""
-    events = events.with_row_index("event")
-    kinds = pl.col("action").cast(pl.String)
-    own = events.filter(kinds.is_in(["alloc", "free_completed"])).with_columns(is_alloc=kinds == "alloc")
-    following = pl.col("event").shift(-1).over("address", order_by="event")
-    made = own.with_columns(freed=following).filter("is_alloc")
-    old = own.filter(pl.col("event") == pl.col("event").min().over("address"), ~pl.col("is_alloc"))
-    left = blocks.filter(pl.col("state") != "inactive").join(own, on="address", how="anti")
-    shape = {
-        "address": pl.Int64(),
-        "stack_id": pl.UInt32(),
-        "bytes": pl.Int64(),
-        "made": pl.Int64(),
-        "freed": pl.Int64(),
-    }
-    parts = (
-        made.select("address", "stack_id", "bytes", "freed", made="event"),
-        old.select("address", "bytes", freed="event"),
-        left.select("address", "stack_id", bytes="requested_bytes"),
-    )
-    empty = pl.DataFrame(schema=shape)
-    return pl.concat([empty, *(part.cast({c: shape[c] for c in part.columns}) for part in parts)], how="diagonal")
 
 
 def _steps(lifetimes: pl.DataFrame, last: int) -> tuple[list[int], bool]:
@@ -453,3 +434,7 @@ def _to_blame(stacks: pl.DataFrame, kind: str, request_stack_id: int | None, *, 
         row = pl.DataFrame({"stack_id": [request_stack_id], "held_bytes": [0]}, schema_overrides=stacks.schema)
         stacks = pl.concat([row.select(c for c in stacks.columns if c in row.columns), stacks], how="diagonal")
     return stacks.sort(*order, "held_bytes", "stack_id", descending=[True] * (len(order) + 1) + [False])
+
+
+ANALYSIS = analysis_of(memory_oom, MEMORY_OOM, "why a device ran out of memory, and who held it (memory snapshots)")
+SAVINGS = analysis_of(memory_savings, MEMORY_SAVINGS, "what changes would save when memory ran out (memory snapshots)")

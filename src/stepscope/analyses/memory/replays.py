@@ -261,3 +261,28 @@ def _best_moments(events: list[tuple[int, int, int, int]]) -> list[int]:
     levels = list(accumulate(size if kind == ALLOC else -size if kind == FREE else 0 for kind, _, size, _ in events))
     parts = (range(1, len(levels)), range(len(levels) * 3 // 4, len(levels)))
     return sorted({min(part, key=levels.__getitem__) + 1 for part in parts if part})
+
+
+def _lifetimes(events: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
+    """A row per block: its stack and bytes, the events that made and freed it (null: before the first, or never)."""
+    events = events.drop("event", strict=False).with_row_index("event")
+    kinds = pl.col("action").cast(pl.String)
+    own = events.filter(kinds.is_in(["alloc", "free_completed"])).with_columns(is_alloc=kinds == "alloc")
+    following = pl.col("event").shift(-1).over("address", order_by="event")
+    made = own.with_columns(freed=following).filter("is_alloc")
+    old = own.filter(pl.col("event") == pl.col("event").min().over("address"), ~pl.col("is_alloc"))
+    left = blocks.filter(pl.col("state") != "inactive").join(own, on="address", how="anti")
+    shape = {
+        "address": pl.Int64(),
+        "stack_id": pl.UInt32(),
+        "bytes": pl.Int64(),
+        "made": pl.Int64(),
+        "freed": pl.Int64(),
+    }
+    parts = (
+        made.select("address", "stack_id", "bytes", "freed", made="event"),
+        old.select("address", "bytes", freed="event"),
+        left.select("address", "stack_id", bytes="requested_bytes"),
+    )
+    empty = pl.DataFrame(schema=shape)
+    return pl.concat([empty, *(part.cast({c: shape[c] for c in part.columns}) for part in parts)], how="diagonal")

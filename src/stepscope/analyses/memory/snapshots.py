@@ -14,7 +14,7 @@ import polars as pl
 
 from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.common.device_work import label_devices
-from stepscope.analyses.memory.oom import _lifetimes
+from stepscope.analyses.memory.replays import _lifetimes
 from stepscope.core.errors import MissingTable
 from stepscope.core.schema import (
     DEVICES,
