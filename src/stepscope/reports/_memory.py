@@ -80,7 +80,7 @@ def memory_report(trace: Trace) -> Report:
         quality=tuple(quality),
         issues=trace.issues,
         meta={"paths": [trace.meta.path]},
-        more={"memory": {"devices": _document(peaks, holders)}, **_oom(failures, changes)},
+        more={"memory": {"devices": _document(peaks, holders), "oom": _oom(failures, changes)}},
     )
 
 
@@ -120,13 +120,13 @@ def _advice(change: dict[str, Any]) -> str:
     return f"→ {text}: saves {at_most}{size(change['saved_bytes'])}, {enough}"
 
 
-def _oom(failures: pl.DataFrame, changes: pl.DataFrame) -> dict[str, Any]:
-    """The last failure of the first device that had one, with what changes would save; nothing where none had."""
+def _oom(failures: pl.DataFrame, changes: pl.DataFrame) -> dict[str, Any] | None:
+    """The last failure of the first device that had one, with what changes would save; None where none had."""
     if failures.is_empty():
-        return {}
+        return None
     first = failures.row(0, named=True)
     own = changes.filter(device_id=first["device_id"]).drop("device_id", "device")
-    return {"oom": {**{name: value for name, value in first.items() if name != "device_id"}, "changes": own.to_dicts()}}
+    return {**{name: value for name, value in first.items() if name != "device_id"}, "changes": own.to_dicts()}
 
 
 def with_memory(report: Report | None, snapshots: Sequence[Report]) -> Report:
@@ -137,7 +137,9 @@ def with_memory(report: Report | None, snapshots: Sequence[Report]) -> Report:
         for name, one in zip(names, snapshots, strict=True)
         for device in one.more["memory"]["devices"]  # type: ignore[index]
     ]
-    document = {**(report.more if report is not None else {}), "memory": {"devices": devices}}
+    failures = [one.more["memory"]["oom"] for one in snapshots]  # type: ignore[index]
+    failed = next((failure for failure in failures if failure is not None), None)
+    document = {**(report.more if report is not None else {}), "memory": {"devices": devices, "oom": failed}}
     if len(snapshots) == 1:
         more_tables, base = snapshots[0].tables, report or snapshots[0]
     else:
