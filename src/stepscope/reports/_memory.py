@@ -49,7 +49,11 @@ def memory_report(trace: Trace) -> Report:
     tables = trace.memory_events, trace.memory_segments, trace.memory_blocks
     peaks = memory_peak(*tables, trace.devices)
     holders = memory_holders(*tables, trace.stacks, trace.devices)
-    blocks = [_block("What held it at the peak", MEMORY_HOLDERS, holders, _HOLDERS, "show memory-holders")]
+    by_line = holders.group_by("device", "holder", "category", "line", maintain_order=True).agg(
+        pl.col("bytes", "share_ratio", "n_blocks").sum()
+    )
+    by_line = by_line.sort("bytes", descending=True, maintain_order=True)
+    blocks = [_block("What held it at the peak", MEMORY_HOLDERS, by_line, _HOLDERS, "show memory-holders --by line")]
     if not trace.memory_events.is_empty():
         leaks = memory_leaks(trace.memory_events, trace.memory_blocks, trace.stacks, trace.devices)
         blocks.append(_block("Never freed in the history", MEMORY_LEAKS, leaks, _LEAKS, "show memory-leaks"))
@@ -131,11 +135,9 @@ def _oom(failures: pl.DataFrame, changes: pl.DataFrame) -> dict[str, Any] | None
 
 def with_memory(report: Report | None, snapshots: Sequence[Report]) -> Report:
     """The report of traces with what the snapshots of their folder say; without traces, of the snapshots together."""
-    names = files.labels_of([str(one.meta["paths"][0]) for one in snapshots])  # type: ignore[index]
+    names = files.labels_of([str(path) for one in snapshots for path in _paths_of(one)])
     devices = [
-        {"file": name, **device}
-        for name, one in zip(names, snapshots, strict=True)
-        for device in one.more["memory"]["devices"]  # type: ignore[index]
+        {"file": name, **device} for name, one in zip(names, snapshots, strict=True) for device in _devices_of(one)
     ]
     failures = [one.more["memory"]["oom"] for one in snapshots]  # type: ignore[index]
     failed = next((failure for failure in failures if failure is not None), None)
@@ -156,7 +158,17 @@ def with_memory(report: Report | None, snapshots: Sequence[Report]) -> Report:
 
 
 def _peak_of(report: Report) -> int:
-    return max(device["peak_allocated_bytes"] for device in report.more["memory"]["devices"])  # type: ignore[index]
+    return max(int(device["peak_allocated_bytes"]) for device in _devices_of(report))
+
+
+def _paths_of(report: Report) -> list[str]:
+    paths: Any = report.meta["paths"]
+    return list(paths)
+
+
+def _devices_of(report: Report) -> list[dict[str, Any]]:
+    memory: Any = report.more["memory"]
+    return list(memory["devices"])
 
 
 def _block(title: str, table: Table, frame: pl.DataFrame, columns: Sequence[str], command: str) -> Block:

@@ -309,7 +309,7 @@ def _with_rest(rows: pl.DataFrame, peak: int) -> pl.DataFrame:
 
 
 def _about(stacks: pl.DataFrame) -> pl.DataFrame:
-    """For each stack: its frames in a line, the innermost line of the user's code, and what they say of the category."""
+    """For each stack: its frames in a line, the innermost line of the user's code, and what hints at its category."""
     rows = []
     for stack_id, frames in stacks.select("stack_id", "frames").iter_rows():
         python = [frame for frame in frames if _PYTHON.search(frame)]
@@ -425,10 +425,18 @@ def memory_fragmentation(
     return _shown(MEMORY_FRAGMENTATION, result.sort("device_id", "reserved_bytes", descending=[False, True]), devices)
 
 
-ANALYSIS = analysis_of(memory_peak, MEMORY_PEAK, "peak of memory in use and reserved (memory snapshots)")
-HOLDERS = analysis_of(memory_holders, MEMORY_HOLDERS, "what held the memory at the peak (memory snapshots)")
-LEAKS = analysis_of(memory_leaks, MEMORY_LEAKS, "memory that was never freed, by stack (memory snapshots)")
-FRAGMENTATION = analysis_of(
-    memory_fragmentation, MEMORY_FRAGMENTATION, "reserved memory that is of no use, by pool (memory snapshots)"
+ANALYSIS = analysis_of(memory_peak, MEMORY_PEAK, "Peaks of memory in use and of memory reserved, of a memory snapshot.")
+HOLDERS = analysis_of(
+    memory_holders,
+    MEMORY_HOLDERS,
+    "What held the memory at its peak, by stack, line or category, of a memory snapshot.",
 )
-TIMELINE = analysis_of(memory_timeline, MEMORY_TIMELINE, "memory in use after each event (memory snapshots)")
+LEAKS = analysis_of(
+    memory_leaks, MEMORY_LEAKS, "Memory that was allocated and never freed, by stack, of a memory snapshot."
+)
+FRAGMENTATION = analysis_of(
+    memory_fragmentation, MEMORY_FRAGMENTATION, "Free memory that is cached or unusable, by pool, of a memory snapshot."
+)
+TIMELINE = analysis_of(
+    memory_timeline, MEMORY_TIMELINE, "Memory in use and reserved after each event of a memory snapshot."
+)
