@@ -586,7 +586,7 @@ EVENTS = {
 }  # fmt: skip
 SEGMENTS = {
     "device_id": pl.UInt32, "address": pl.Int64, "bytes": pl.Int64, "stream": pl.Int64, "pool": pl.String,
-    "is_expandable": pl.Boolean,
+    "is_expandable": pl.Boolean, "private_pool": pl.String,
 }  # fmt: skip
 BLOCKS = {
     "device_id": pl.UInt32, "address": pl.Int64, "bytes": pl.Int64, "requested_bytes": pl.Int64, "state": pl.String,
@@ -611,7 +611,7 @@ def tables(snapshot: dict[str, Any]) -> tuple[pl.DataFrame, pl.DataFrame, pl.Dat
     for segment in snapshot["segments"]:
         at = segment["address"]
         is_expandable = bool(segment.get("is_expandable"))
-        segments.append((0, at, segment["total_size"], segment["stream"], segment["segment_type"], is_expandable))
+        segments.append((0, at, segment["total_size"], segment["stream"], segment["segment_type"], is_expandable, None))
         for block in segment["blocks"]:
             frames = block.get("frames") or (block.get("history") or [{}])[0].get("frames")
             blocks.append((0, at, block["size"], block["requested_size"], block["state"], stack_id(frames)))

@@ -213,6 +213,20 @@ class AnalysisMethods:
         by: Literal['device', 'operator', 'module', 'stack', 'time'] = 'device',
     ) -> pl.DataFrame:
         """Memory held by tensors: per device, per operator, or over time."""
+    def memory_peak(self) -> pl.DataFrame:
+        """Peaks of memory in use and of memory reserved, of a memory snapshot."""
+    def memory_holders(
+        self,
+        *,
+        by: Literal['stack', 'line', 'category'] = 'stack',
+    ) -> pl.DataFrame:
+        """What held the memory at its peak, by stack, line or category, of a memory snapshot."""
+    def memory_leaks(self) -> pl.DataFrame:
+        """Memory that was allocated and never freed, by stack, of a memory snapshot."""
+    def memory_fragmentation(self) -> pl.DataFrame:
+        """Free memory that is cached or unusable, by pool, of a memory snapshot."""
+    def memory_timeline(self) -> pl.DataFrame:
+        """Memory in use and reserved after each event of a memory snapshot."""
     def sequences(
         self,
         *,

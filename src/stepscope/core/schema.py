@@ -6,18 +6,17 @@ for absent. Result tables of analyses are declared with the same two classes, ne
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
 import polars as pl
 
-from stepscope.core.whole_numbers import fitted
+from stepscope.core.table import Column, Name, Table, map_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Mapping
 
+#: What this module offers besides its tables.
+__all__ = ["Column", "Name", "Table", "map_names"]
 
 CATEGORIES = (
     "step", "user_range", "module", "operator", "python", "runtime", "driver", "dataloader", "kernel", "memcpy",
@@ -31,60 +30,9 @@ Category = pl.Enum(CATEGORIES)
 DeviceType = pl.Enum(DEVICE_TYPES)
 TrackKind = pl.Enum(TRACK_KINDS)
 Severity = pl.Enum(SEVERITIES)
-Name = pl.Categorical()
 
 #: Work that occupies an accelerator. `sync` and `device_range` are on device tracks too but occupy nothing.
 DEVICE_WORK = ("kernel", "memcpy", "memset")
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column: its type, what it means, its unit, and whether it identifies a row (key) or measures it."""
-
-    name: str
-    dtype: pl.DataType
-    doc: str
-    unit: str | None = None
-    key: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A named list of columns: the contract between readers, analyses and renderers.
-
-    Values of the columns `never_null` are always known.
-    """
-
-    name: str
-    doc: str
-    columns: tuple[Column, ...]
-    never_null: tuple[str, ...] = ()
-    dtypes: Mapping[str, pl.DataType] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "dtypes", {c.name: c.dtype for c in self.columns})
-
-    def column(self, name: str) -> Column:
-        """The column of that name; KeyError if there is none."""
-        return next(c for c in self.columns if c.name == name)
-
-    def empty(self) -> pl.DataFrame:
-        """A frame of this table without rows."""
-        return pl.DataFrame(schema=dict(self.dtypes))
-
-    def of_rows(self, rows: Sequence[tuple[object, ...]]) -> pl.DataFrame:
-        """A frame of rows with a value for each of the first columns; the last ones may be left out."""
-        missing = (None,) * (len(self.columns) - len(rows[0])) if rows else ()
-        return pl.DataFrame([(*row, *missing) for row in rows], schema=dict(self.dtypes), orient="row")
-
-    def conform(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """The frame with exactly this table's columns, in order and type (see `fitted`); absent ones become null."""
-        return pl.DataFrame(
-            [
-                fitted(frame[name], dtype) if name in frame.schema else pl.Series(name, dtype=dtype).clear(frame.height)
-                for name, dtype in self.dtypes.items()
-            ]
-        ).rechunk()  # Polars takes columns of a frame to have chunks of the same lengths
 
 
 DEVICES = Table(
@@ -456,29 +404,62 @@ GROUP_STATUS = Table(
     ),
     never_null=("rank",),
 )
+_ADDRESS = Column("address", pl.Int64(), "where it begins", key=True)
+MEMORY_EVENTS = Table(
+    "memory_events",
+    "what a caching allocator of device memory did, as a memory snapshot has it, in order",
+    (
+        Column("device_id", pl.UInt32(), "device whose memory it is", key=True),
+        Column("event", pl.Int64(), "its number in the history of the device, from 0", key=True),
+        Column("ts_ns", pl.Int64(), "when, from the first event with a time; null: only the order is known", "ns"),
+        Column("action", Name, "alloc, free_requested, free_completed, segment_alloc, segment_map, oom and so on"),
+        _ADDRESS,
+        Column("bytes", pl.Int64(), "size that was asked for, or of the segment", "bytes"),
+        Column("stream", pl.Int64(), "stream that it belongs to"),
+        Column("stack_id", pl.UInt32(), "where the block was allocated, also of its free; null: not recorded"),
+        Column("context", Name, "the compiled graph or the job's own word for it"),
+        Column("pool", Name, "private pool, as of a captured graph; null: the usual one, or not recorded"),
+        Column("device_free_bytes", pl.Int64(), "of oom: what the device had left", "bytes"),
+    ),
+    never_null=("device_id", "event", "action"),
+)
+MEMORY_SEGMENTS = Table(
+    "memory_segments",
+    "a range of memory that a caching allocator had from the driver when a memory snapshot was taken",
+    (
+        Column("device_id", pl.UInt32(), "device whose memory it is", key=True),
+        _ADDRESS,
+        Column("bytes", pl.Int64(), "its size", "bytes"),
+        Column("active_bytes", pl.Int64(), "in blocks in use", "bytes"),
+        Column("requested_bytes", pl.Int64(), "of them, what was asked for", "bytes"),
+        Column("stream", pl.Int64(), "stream that it belongs to"),
+        Column("pool", Name, "small or large"),
+        Column("private_pool", Name, "private pool, as of a captured graph; null: the usual one"),
+        Column("is_expandable", pl.Boolean(), "whether it can grow (expandable_segments)"),
+        Column("stack_id", pl.UInt32(), "where it was asked for"),
+    ),
+    never_null=("device_id", "is_expandable"),
+)
+MEMORY_BLOCKS = Table(
+    "memory_blocks",
+    "a piece of such a range, in use or free",
+    (
+        Column("device_id", pl.UInt32(), "device whose memory it is", key=True),
+        _ADDRESS,
+        Column("segment_address", pl.Int64(), "where its segment begins"),
+        Column("bytes", pl.Int64(), "its size", "bytes"),
+        Column("requested_bytes", pl.Int64(), "what was asked for", "bytes"),
+        Column("state", Name, "active_allocated, active_pending_free or active_awaiting_free, inactive"),
+        Column("stack_id", pl.UInt32(), "where it was allocated"),
+    ),
+    never_null=("device_id", "state"),
+)
 
 TABLES: Mapping[str, Table] = {
     t.name: t
     for t in (
         DEVICES, TRACKS, SPANS, OPS, FRAMES, KERNELS, TRANSFERS, COLLECTIVES, HLO_OPS, KERNEL_METRICS,
         CAPTURED_LAUNCHES, SCHED, ALLOCATIONS, RESERVATIONS, COUNTERS, STACKS, STACK_SAMPLES, ARROWS, STEPS,
-        STEP_COSTS, COLLECTIVE_RECORDS, GROUP_STATUS, ISSUES,
+        STEP_COSTS, COLLECTIVE_RECORDS, GROUP_STATUS, MEMORY_EVENTS, MEMORY_SEGMENTS, MEMORY_BLOCKS, ISSUES,
     )
 }  # fmt: skip
-
-
-def map_names(series: pl.Series, fn: Callable[[str], Any], dtype: pl.DataType | type[pl.DataType]) -> pl.Series:
-    """`fn` of every name in a Categorical, Enum or String series, called once per distinct name; null stays null."""
-    series = series.cast(pl.Categorical()) if isinstance(series.dtype, pl.String) else series
-    if not series.len():
-        return pl.Series(series.name, [], dtype=dtype)
-    # By the categories' numbers, in NumPy: joining a table of names to the column is several times slower.
-    at = series.to_physical().cast(pl.Int64).fill_null(-1).to_numpy()
-    at = at - at.min()
-    first = np.full(int(at.max()) + 1, -1, np.int64)
-    first[at[::-1]] = np.arange(at.size - 1, -1, -1)
-    used = np.flatnonzero(first >= 0)
-    mapped = [None if name is None else fn(name) for name in series[first[used]].cast(pl.String)]
-    values = pl.Series(series.name, mapped, dtype=dtype)
-    first[used] = np.arange(used.size)  # now the place of each number among those in use
-    return values.gather(pl.Series(first[at]))

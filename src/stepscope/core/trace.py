@@ -313,6 +313,21 @@ class Trace:
         return self.table("group_status")
 
     @property
+    def memory_events(self) -> pl.DataFrame:
+        """What a caching allocator did, as a memory snapshot has it."""
+        return self.table("memory_events")
+
+    @property
+    def memory_segments(self) -> pl.DataFrame:
+        """Ranges of memory that a caching allocator had when a memory snapshot was taken."""
+        return self.table("memory_segments")
+
+    @property
+    def memory_blocks(self) -> pl.DataFrame:
+        """Pieces of these ranges, in use or free."""
+        return self.table("memory_blocks")
+
+    @property
     def issues(self) -> pl.DataFrame:
         """What was dropped, guessed or repaired."""
         return self.table("issues")

@@ -38,7 +38,7 @@ PLUGINS = Registry("reader", Reader, "READER", "stepscope.readers", {})
 _OF_RECORDER = (RECORDING, SCHEDULING, *STACK_FILES)
 _ENDINGS = (
     ".json", ".pb", ".gz", ".zst", ".zip", ".xz", ".bz2", ".sqlite", ".db", ".rpd", ".csv", ".hatchet", ".nsys-rep",
-    ".ncu-rep", ".qdrep", ".pftrace", ".perfetto-trace",
+    ".ncu-rep", ".qdrep", ".pftrace", ".perfetto-trace", ".pickle", ".pkl",
 )  # fmt: skip
 _MEMBER = "!"
 _DUMP = re.compile(r"(?:^|[/\\])\.?dump-\d{4}-(?:slow-step|signal|request)(?:\.part)?[/\\]")

@@ -76,10 +76,12 @@ UNSUPPORTED = {
     ".qdstrm": None,
 }
 _KERNEL_METRICS = ("devices", "tracks", "spans", "kernels", "kernel_metrics", "issues")
+_PICKLE = re.compile(rb"\x80[\x02-\x05]")
 _OBJECT = re.compile(rb"[\xef\xbb\xbf \t\r\n]*\{")
 _LIST = re.compile(rb"[\xef\xbb\xbf \t\r\n]*\[")
 _LIST_OF_OBJECTS = re.compile(rb"[\xef\xbb\xbf \t\r\n]*\[\s*\{")
 _SQLITE = re.compile(re.escape(SQLITE_MAGIC))
+_NSYS_TABLES = re.compile(rb"CUPTI_ACTIVITY_KIND_|EXPORT_META_DATA|META_DATA_EXPORT|TARGET_INFO_|ENUM_NSYS_")
 _PERFETTO_FILE = re.compile(r"(?i)\.(?:pftrace|perfetto-trace|perfetto)(?:\.(?:gz|zst|xz|bz2))?\Z")
 #: The first field of a profile is the version of its schema, three numbers with dots; then comes the cycle's index.
 PADDLE_PROTOBUF = re.compile(rb"\n[\x05-\x0b]\d{1,3}\.\d{1,3}\.\d{1,3}(?:\x10|\x1a|\"|\*|\Z)")
@@ -321,13 +323,7 @@ FORMATS = (
         module="nsight.nsys",
         signs=(
             # The first bytes of a database list its tables.
-            Sign(
-                1.0,
-                _SQLITE,
-                pattern=re.compile(
-                    rb"CUPTI_ACTIVITY_KIND_|EXPORT_META_DATA|META_DATA_EXPORT|TARGET_INFO_|ENUM_NSYS_"
-                ),
-            ),
+            Sign(1.0, _SQLITE, pattern=_NSYS_TABLES),
             Sign(0.1, _SQLITE),
         ),
         provides=("devices", "tracks", "spans", "ops", "kernels", "transfers", "counters", "steps", "issues"),
@@ -449,12 +445,7 @@ FORMATS = (
         name="latencyprism",
         doc="LatencyPrism's perf_data.csv, also packed: results; read with the counters_data.csv next to it",
         module="latencyprism",
-        signs=(
-            Sign(
-                1.0,
-                columns=LATENCYPRISM_COLUMNS,
-            ),
-        ),
+        signs=(Sign(1.0, columns=LATENCYPRISM_COLUMNS),),
         provides=("cycles", "attribution", "counters", "issues"),
     ),
     Format(
@@ -462,12 +453,20 @@ FORMATS = (
         doc="dumps of PyTorch's flight recorder, pickle or JSON: all ranks of a folder together; see hangs.md",
         module="flight_recorder",
         signs=(
-            Sign(1.0, re.compile(rb"\x80[\x02-\x05]"), (b"pg_config", b"pg_status")),
+            Sign(1.0, _PICKLE, (b"pg_config", b"pg_status")),
             Sign(1.0, _OBJECT, pattern=DUMP_AS_JSON),
             Sign(0.5, path=files.DUMP),  # empty, or torn in its first bytes
         ),
         provides=("collective_records", "group_status", "stacks", "issues"),
         companion_files=family_of_dump,
+    ),
+    Format(
+        name="memory-snapshot",
+        doc="memory snapshots of PyTorch (.pickle), also packed, read as plain data; see memory.md",
+        module="memory_snapshot",
+        signs=(Sign(1.0, _PICKLE, (b"segments", b"total_size")), Sign(0.3, _PICKLE)),
+        provides=("devices", "memory_events", "memory_segments", "memory_blocks", "stacks", "issues"),
+        cacheable=True,
     ),
     # Side files are not so sure that they would be taken for a trace of their folder.
     Format(

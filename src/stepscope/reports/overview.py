@@ -30,6 +30,7 @@ from stepscope.reports._hang import hang_report, is_of_dumps
 from stepscope.reports._headline_and_bars import overview_of_ranks
 from stepscope.reports._host import has_host_work, host_time
 from stepscope.reports._job import job_of
+from stepscope.reports._memory import is_snapshot, memory_report, with_memory
 from stepscope.reports._quality import lacks_of_issues, quality
 from stepscope.reports._results import summarise_results
 from stepscope.reports._stragglers import MOST_CALLS, packed_calls
@@ -78,23 +79,35 @@ def overview(source: Trace | Run, *, each: Each | None = None) -> Report:
     be read.
     """
     if isinstance(source, Trace):
-        return hang_report(source) if is_of_dumps(source) else overview_of_ranks([summarise(source)])
+        return _own_report(source) or overview_of_ranks([summarise(source)])
     n_files = len(source.paths)
     most_calls = MOST_CALLS // n_files if n_files > 1 else 0
     one = partial(summarise_file, source.open_trace, most_calls=most_calls, keep_trace=n_files <= _MOST_CACHED)
     outcomes = (each or _in_turn)(one, source.paths)
-    hangs = [one for one in outcomes if isinstance(one, Report)]
+    own = [one for one in outcomes if isinstance(one, Report)]
+    hangs = [one for one in own if "memory" not in one.more]
     if hangs:
         return hangs[0]
-    job = job_of(source.paths, [one for one in outcomes if not isinstance(one, Report)])
+    if len(own) == n_files:
+        return with_memory(None, own)
+    pairs = [(path, one) for path, one in zip(source.paths, outcomes, strict=True) if not isinstance(one, Report)]
+    job = job_of([path for path, _ in pairs], [one for _, one in pairs])
     report = overview_of_ranks(job.summaries, *job.sentences())
-    return replace(report, meta={**report.meta, **job.facts()})
+    report = replace(report, meta={**report.meta, **job.facts()})
+    return with_memory(report, own) if own else report
+
+
+def _own_report(trace: Trace) -> Report | None:
+    """The report of dumps of a flight recorder or of a memory snapshot, which have no timeline."""
+    if is_of_dumps(trace):
+        return hang_report(trace)
+    return memory_report(trace) if is_snapshot(trace) and trace.spans.is_empty() else None
 
 
 def summarise_file(
     open_trace: Callable[[str], Trace], path: str, *, most_calls: int = 0, keep_trace: bool = True
 ) -> Outcome:
-    """The summary of one file, or the error that prevents it; of dumps of a flight recorder, their report.
+    """The summary of one file, or the error that prevents it; of dumps and memory snapshots, their report.
 
     The summary is cached. With `most_calls` it holds so many collective calls. Without `keep_trace` the trace itself is
     not cached.
@@ -106,8 +119,9 @@ def summarise_file(
         if cached is not None:
             return cached
         trace = open_trace.once(path) if isinstance(open_trace, Opener) and not keep_trace else open_trace(path)
-        if is_of_dumps(trace):
-            return hang_report(trace)  # not cached: it depends on all files of a folder
+        report = _own_report(trace)
+        if report is not None:
+            return report  # not cached: that of dumps depends on all files of a folder
         summary = summarise(trace)
         if most_calls:
             summary = replace(summary, calls=packed_calls(trace, most_calls))

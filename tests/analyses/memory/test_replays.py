@@ -12,7 +12,7 @@ from stepscope.analyses.memory.replays import needed_with, recording
 def frames(events, segments, blocks):
     return (
         pl.DataFrame([(0, *row, None, None) for row in events], schema=EVENTS, orient="row"),
-        pl.DataFrame([(0, *row) for row in segments], schema=SEGMENTS, orient="row"),
+        pl.DataFrame([(0, *row, None)[:7] for row in segments], schema=SEGMENTS, orient="row"),
         pl.DataFrame([(0, *row, None) for row in blocks], schema=BLOCKS, orient="row"),
     )
 

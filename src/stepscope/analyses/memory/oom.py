@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
 
+from stepscope.analyses.common.analysis import analysis_of
+from stepscope.analyses.common.device_work import label_devices
 from stepscope.analyses.memory.allocator import Replayed, Settings, replay, segment_bytes
-from stepscope.analyses.memory.replays import Recording, Saving, needed_with, recording
+from stepscope.analyses.memory.replays import Saving, _lifetimes, needed_with, recording
+from stepscope.analyses.memory.snapshots import _about
+from stepscope.core.schema import DEVICES, STACKS, Column, Name, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _GIB = 1 << 30
 MOST_BYTES = 1 << 46
@@ -16,8 +25,8 @@ MOST_EVENTS = 60_000
 #: What drivers report as the memory of devices, from and to, from 4 GiB on. Units: GiB.
 _DEVICES = (
     (3.7, 4), (4.7, 5), (5.6, 6), (7.4, 8), (9.5, 10), (10.5, 11), (11.1, 12), (14.5, 16), (19.4, 20), (21.9, 24),
-    (31.2, 32), (39.3, 40), (44.3, 48), (60.9, 64), (79.0, 80), (92.9, 96), (139.7, 144), (177.9, 192), (255.0, 256),
-    (266.0, 288),
+    (31.2, 32), (39.3, 40), (44.3, 48), (60.9, 64), (79.0, 80), (92.9, 96), (127.0, 128), (139.7, 144), (177.9, 192),
+    (255.0, 256), (266.0, 288),
 )  # fmt: skip
 #: What a process may have on a device that the allocator does not know of, such as CUDA's context and NCCL's buffers.
 _CONTEXT_BYTES, _CONTEXT_RATIO = _GIB // 2, 0.04
@@ -25,14 +34,64 @@ _CONTEXT_BYTES, _CONTEXT_RATIO = _GIB // 2, 0.04
 _LARGE_TIMES, _LARGE_RATIO = 2, 0.05
 #: Requests of a stack mark steps if their distances in events vary by less than this (for three in four).
 _REGULAR = 0.25
-_LEAST_STEPS, _LEAST_SPAN, _FREED_RATIO, _CANDIDATES = 4, 0.5, 0.6, 50
+_LEAST_STEPS, _LEAST_SPAN, _FREED_RATIO, _CANDIDATES, _PARTS = 4, 0.5, 0.6, 50, 8
 _NEVER = 1 << 62
+#: Stacks that hold no more of what they asked for before hold it for a step only.
+_LEFT_RATIO = 0.1
+#: Of the stacks that grow, so many are named as changes.
+_MOST_STACKS = 3
 #: Growth is looked at in so many steps at most.
 _MOMENTS = 32
 #: What rises so often in sequence, and never falls, grows, however slowly.
 _SURE_RISES = 6
 #: Less idle memory than this share is usual, and not what a failure is due to.
 _USUAL_IDLE_RATIO, _MUCH_IDLE_RATIO = 0.025, 0.1
+
+MEMORY_OOM = Table(
+    "memory-oom",
+    "why a device ran out of memory, the last time that it did",
+    (
+        Column("device_id", pl.UInt32(), "device that ran out of memory", key=True),
+        Column("device", pl.String(), "device as the framework calls it"),
+        Column("line", Name, "innermost line of the user's code on the stack to blame", key=True),
+        Column("stack", pl.String(), "that stack, outermost frame first; by stack: one that held memory", key=True),
+        Column("kind", Name, "too much held, fragmentation, one large request, or other process"),
+        Column("n_failures", pl.Int64(), "how often the device had no memory for a request"),
+        Column("request_bytes", pl.Int64(), "bytes that were asked for", "bytes"),
+        Column("request_line", Name, "innermost line of the user's code that asked for them"),
+        Column("request_stack", pl.String(), "where they were asked for, outermost frame first"),
+        Column("allocated_bytes", pl.Int64(), "in use by tensors", "bytes"),
+        Column("reserved_bytes", pl.Int64(), "held by the allocator", "bytes"),
+        Column("device_free_bytes", pl.Int64(), "free on the device", "bytes"),
+        Column("idle_bytes", pl.Int64(), "reserved, but not in use", "bytes"),
+        Column("largest_free_bytes", pl.Int64(), "largest piece that was idle, or free on the device", "bytes"),
+        Column("outside_bytes", pl.Int64(), "held on the device by others, at least", "bytes"),
+        Column("activation_bytes", pl.Int64(), "held for this step only; null if no steps are seen", "bytes"),
+        Column("held_bytes", pl.Int64(), "in use by this stack's tensors (by stack)", "bytes"),
+        Column("n_blocks", pl.Int64(), "number of its tensors (by stack)"),
+        Column("pinned_bytes", pl.Int64(), "idle in segments in which it holds memory (by stack)", "bytes"),
+        Column("grown_bytes", pl.Int64(), "held more than in the first step (by stack)", "bytes"),
+        Column("growth_bytes_per_step", pl.Float64(), "median growth from step to step (by stack)", "bytes"),
+        Column("is_growing", pl.Boolean(), "whether it grows step after step (by stack)"),
+    ),
+)
+MEMORY_SAVINGS = Table(
+    "memory-savings",
+    "what changes would save when a device ran out of memory",
+    (
+        Column("device_id", pl.UInt32(), "device that ran out of memory", key=True),
+        Column("device", pl.String(), "device as the framework calls it"),
+        Column("change", Name, "what is changed", key=True),
+        Column("line", Name, "innermost line of the user's code that it is about; null: the whole job", key=True),
+        Column("stack", pl.String(), "the stack that it is about, outermost frame first"),
+        Column("event", pl.Int64(), "number of the device's event before which the cache is emptied"),
+        Column("needed_bytes", pl.Int64(), "memory needed for the request then", "bytes"),
+        Column("saved_bytes", pl.Int64(), "less than without the change; negative: more", "bytes"),
+        Column("available_bytes", pl.Int64(), "memory that the job could have", "bytes"),
+        Column("is_enough", pl.Boolean(), "whether the request would have been granted"),
+        Column("is_at_most", pl.Boolean(), "whether no more than that is saved, perhaps less"),
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +117,127 @@ class Failure:
     #: By stack: what it held, how much of it was added since the first of the steps that are known, and the idle memory
     #: in whose segments it held something; the one to blame first.
     stacks: pl.DataFrame
-    n_steps: int
-    history: Recording
-    #: Number of the failure in the history that is replayed, and what the allocator had at most.
-    failed: int
-    limit_bytes: int
+    #: What the allocator had, with what the device could still give.
+    available_bytes: int
+    #: What needs least with each kind of change of settings, after what is needed without one.
     savings: list[Saving]
+    #: Held for the step in which it failed: it was freed in each step before; null where no steps are seen.
+    activation_bytes: int | None
+
+
+def memory_oom(
+    memory_events: pl.DataFrame,
+    memory_segments: pl.DataFrame,
+    memory_blocks: pl.DataFrame,
+    stacks: pl.DataFrame = STACKS.empty(),
+    devices: pl.DataFrame = DEVICES.empty(),
+    *,
+    by: Literal["device", "stack"] = "device",
+) -> pl.DataFrame:
+    """One row per device that ran out of memory, or per device and stack that held memory then, the one to blame first.
+
+    The main columns are `kind` and `stack`. A failure is *fragmentation* if the request would have fit into the idle
+    and free memory in one piece, *other process* if it would have fit without what others hold, *one large request* if
+    what was asked for before would still have fit, and else *too much held*. `outside_bytes` is what the allocator
+    once had and no longer could have, or what a device of this size has more than was there for it.
+
+    Units: bytes.
+    Source: PyTorch's record of its caching allocator, replayed by a model of it.
+    """
+    rows = []
+    for failure in _failures_of(memory_events, memory_segments, memory_blocks, devices):
+        first = failure.stacks.head(1) if by == "device" else failure.stacks
+        about = {name: pl.lit(getattr(failure, name)) for name in MEMORY_OOM.dtypes if name in Failure.__slots__}
+        request = pl.lit(failure.request_stack_id, pl.UInt32).alias("request_stack_id")
+        rows.append(first.with_columns(**about).with_columns(request))
+    if not rows:
+        return MEMORY_OOM.empty()
+    result = _with_text(_with_text(pl.concat(rows, how="vertical_relaxed"), stacks), stacks, "request_")
+    held = ("held_bytes", "n_blocks", "pinned_bytes", "grown_bytes", "growth_bytes_per_step", "is_growing")
+    left_out = held if by == "device" else {*MEMORY_OOM.dtypes} - {"device_id", "device", "line", "stack", *held}
+    known = [name for name in MEMORY_OOM.dtypes if name not in left_out]
+    return MEMORY_OOM.conform(label_devices(result, devices)).select(known)
+
+
+def memory_savings(
+    memory_events: pl.DataFrame,
+    memory_segments: pl.DataFrame,
+    memory_blocks: pl.DataFrame,
+    stacks: pl.DataFrame = STACKS.empty(),
+    devices: pl.DataFrame = DEVICES.empty(),
+) -> pl.DataFrame:
+    """One row per device that ran out of memory and change that might help, the one that saves most first.
+
+    The main column is `saved_bytes`: how much less memory the request needs, all idle memory being given back before.
+    Changes of settings and calls of `empty_cache` are replayed, from the last 60,000 events on. What stacks keep from
+    step to step, activations and the memory of others are counted.
+
+    Units: bytes.
+    Source: PyTorch's record of its caching allocator, replayed by a model of it.
+    """
+    rows = [
+        {"device_id": failure.device_id, "available_bytes": failure.available_bytes, "is_at_most": False, **change}
+        for failure in _failures_of(memory_events, memory_segments, memory_blocks, devices)
+        for change in _changes(failure)
+    ]
+    result = pl.DataFrame(rows, schema=_CHANGES).with_columns(
+        is_enough=pl.col("needed_bytes") <= pl.col("available_bytes")
+    )
+    result = _with_text(result, stacks).sort("device_id", "saved_bytes", descending=[False, True])
+    return MEMORY_SAVINGS.conform(label_devices(result, devices))
+
+
+_CHANGES = {
+    "device_id": pl.UInt32, "change": pl.String, "stack_id": pl.UInt32, "event": pl.Int64, "needed_bytes": pl.Int64,
+    "saved_bytes": pl.Int64, "available_bytes": pl.Int64, "is_at_most": pl.Boolean,
+}  # fmt: skip
+
+
+def _changes(failure: Failure) -> list[dict[str, Any]]:
+    if not failure.savings:
+        return []
+    base, *others = failure.savings
+    kinds = dict.fromkeys(saving.change.partition(":")[0] for saving in others)
+    best = [min((s for s in others if s.change.startswith(kind)), key=lambda s: s.needed_bytes) for kind in kinds]
+    changes: list[dict[str, Any]] = [
+        {"change": saving.change, "event": saving.event, "saved": base.needed_bytes - saving.needed_bytes}
+        for saving in best
+    ]
+    growing = failure.stacks.filter("is_growing").head(_MOST_STACKS)
+    changes += [
+        {"change": "keep nothing from step to step", "stack_id": stack_id, "saved": grown}
+        for stack_id, grown in growing.select("stack_id", "grown_bytes").rows()
+    ]
+    if failure.kind == "one large request":
+        halved = {
+            "change": "half the request",
+            "stack_id": failure.request_stack_id,
+            "saved": failure.request_bytes // 2,
+        }
+        changes.append(halved)
+    if failure.activation_bytes:
+        changes.append({"change": "checkpointing", "saved": failure.activation_bytes, "is_at_most": True})
+        changes.append({"change": "half the batch", "saved": failure.activation_bytes // 2, "is_at_most": True})
+    for change in changes:
+        change["saved_bytes"] = change.pop("saved")
+        change["needed_bytes"] = base.needed_bytes - change["saved_bytes"]
+    if failure.kind == "other process":
+        there = {"needed_bytes": base.needed_bytes, "available_bytes": failure.available_bytes + failure.outside_bytes}
+        changes.append({"change": "no other process", "saved_bytes": failure.outside_bytes, **there})
+    return changes
+
+
+def _with_text(frame: pl.DataFrame, stacks: pl.DataFrame, prefix: str = "") -> pl.DataFrame:
+    """The frame with the text of a stack and its line of the user's code."""
+    about = _about(stacks).select(pl.col("stack_id", "stack", "line").name.prefix(prefix))
+    return frame.join(about, on=f"{prefix}stack_id", how="left", maintain_order="left")
+
+
+def _failures_of(
+    events: pl.DataFrame, segments: pl.DataFrame, blocks: pl.DataFrame, devices: pl.DataFrame
+) -> list[Failure]:
+    known = dict(devices.select("device_id", "memory_bytes").drop_nulls().iter_rows())
+    return failures(events, segments, blocks, None, known)
 
 
 def failures(
@@ -71,13 +245,13 @@ def failures(
     segments: pl.DataFrame,
     blocks: pl.DataFrame,
     settings: Settings | None,
-    capacity: int | None = None,
+    capacities: Mapping[int, int] = MappingProxyType({}),
 ) -> list[Failure]:
-    """The last failure of each device; `capacity` is the device's memory, if known. Units: bytes."""
+    """The last failure of each device; `capacities` has the memory of devices that are known. Units: bytes."""
     result = []
     for device_id in events.filter(action="oom")["device_id"].unique().sort():
         own = [frame.filter(device_id=device_id) for frame in (events, segments, blocks)]
-        result.append(_failure(device_id, own[0], own[1], own[2], settings, capacity))
+        result.append(_failure(device_id, own[0], own[1], own[2], settings, capacities.get(device_id)))
     return result
 
 
@@ -107,7 +281,7 @@ def _failure(
     idle_bytes = max(0, reserved[-1] - allocator.allocated)
     largest = max([room, *(size for _, size in idle)])
     lifetimes = _lifetimes(events, blocks)
-    steps = _steps(lifetimes, at)
+    steps, are_regular = _steps(lifetimes, at)
     stacks = _by_stack(lifetimes, steps, _held(done, lifetimes, at))
     grown = int(stacks.filter("is_growing")["grown_bytes"].sum())
     outside = _outside(limit, max(reserved), capacity)
@@ -117,13 +291,15 @@ def _failure(
         request > max(_LARGE_TIMES * usual, _LARGE_RATIO * limit) and usual <= max(largest, room)
     )
     savings = needed_with(history, failed, max(limit, *reserved))
-    is_much = idle_bytes >= max(_USUAL_IDLE_RATIO * limit, outside)
-    is_wasteful = is_much or max(reserved) - limit <= idle_bytes >= _MUCH_IDLE_RATIO * limit
+    lost = max(reserved) - limit  # what the allocator once had and no longer could have
+    is_taken = lost > grown and lost + room >= request
+    is_much = idle_bytes >= max(_USUAL_IDLE_RATIO * limit, outside) and not is_taken
+    is_wasteful = is_much or lost <= idle_bytes >= _MUCH_IDLE_RATIO * limit
     expandable = [saving.needed_bytes for saving in savings if saving.change.startswith("expandable")]
     fits = idle_bytes + room >= request and (history.settings.expandable or any(n <= limit for n in expandable))
     if fits and is_wasteful and grown <= idle_bytes:
         kind = "fragmentation"
-    elif outside > max(idle_bytes, grown) and outside + idle_bytes + room >= request:
+    elif is_taken or (outside > max(idle_bytes, grown) and outside + idle_bytes + room >= request):
         kind = "other process"
     elif is_large:
         kind = "one large request"
@@ -131,9 +307,11 @@ def _failure(
         kind = "too much held"
     by_growth = kind == "too much held" and grown + idle_bytes + room >= request
     stacks = _to_blame(stacks, kind, oom["stack_id"], by_growth=by_growth)
+    passing = lifetimes.join(stacks.filter("is_growing"), on="stack_id", how="anti")
+    activations = _activations(passing, steps, at) if are_regular else None
     return Failure(
         device_id, at, len(ooms), kind, request, oom["stack_id"], allocator.allocated, reserved[-1], free, idle_bytes,
-        largest, outside, stacks, len(steps), history, failed, max(limit, *reserved), savings,
+        largest, outside, stacks, limit, savings, activations,
     )  # fmt: skip
 
 
@@ -142,41 +320,18 @@ def _outside(had: int, before: int, capacity: int | None) -> int:
 
     The allocator had `had` bytes at most. It had more before, or the device is known, or no device has so little.
     """
-    if capacity is None:
-        capacity = next((int(low * _GIB) for low, high in _DEVICES if had <= high * _GIB), had)
+    if capacity is None:  # a share of a device may be smaller than all of them
+        known = (int(low * _GIB) for low, high in _DEVICES if _DEVICES[0][0] * _GIB < had <= high * _GIB)
+        capacity = next(known, had)
     usual = capacity - _CONTEXT_BYTES - int(capacity * _CONTEXT_RATIO)
     return max(0, before - had, usual - had)
 
 
-def _lifetimes(events: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
-    """A row per block: its stack and bytes, the events that made and freed it (null: before the first, or never)."""
-    events = events.with_row_index("event")
-    kinds = pl.col("action").cast(pl.String)
-    own = events.filter(kinds.is_in(["alloc", "free_completed"])).with_columns(is_alloc=kinds == "alloc")
-    following = pl.col("event").shift(-1).over("address", order_by="event")
-    made = own.with_columns(freed=following).filter("is_alloc")
-    old = own.filter(pl.col("event") == pl.col("event").min().over("address"), ~pl.col("is_alloc"))
-    left = blocks.filter(pl.col("state") != "inactive").join(own, on="address", how="anti")
-    shape = {
-        "address": pl.Int64(),
-        "stack_id": pl.UInt32(),
-        "bytes": pl.Int64(),
-        "made": pl.Int64(),
-        "freed": pl.Int64(),
-    }
-    parts = (
-        made.select("address", "stack_id", "bytes", "freed", made="event"),
-        old.select("address", "bytes", freed="event"),
-        left.select("address", "stack_id", bytes="requested_bytes"),
-    )
-    empty = pl.DataFrame(schema=shape)
-    return pl.concat([empty, *(part.cast({c: shape[c] for c in part.columns}) for part in parts)], how="diagonal")
-
-
-def _steps(lifetimes: pl.DataFrame, last: int) -> list[int]:
+def _steps(lifetimes: pl.DataFrame, last: int) -> tuple[list[int], bool]:
     """Events at which steps begin: those of a stack that asks for memory at regular distances, the rarest of them.
 
-    Most memory that a step asks for is freed before the next but one; of a layer's activations that is not so.
+    Where there is none, they are equal parts of the history, and the second value is false. Most memory that a step
+    asks for is freed before the next but one; of a layer's activations that is not so.
     """
     asked = lifetimes.filter(pl.col("made") < last).sort("made")
     gap = pl.col("made").diff()
@@ -193,7 +348,8 @@ def _steps(lifetimes: pl.DataFrame, last: int) -> list[int]:
     regular = gaps.filter(
         pl.col("n") >= _LEAST_STEPS, pl.col("spread") < _REGULAR, pl.col("span") > last * _LEAST_SPAN
     ).sort("n", "spread", "stack_id")
-    for begins in regular["made"].head(_CANDIDATES):
+    anywhere = pl.Series([last * part // _PARTS for part in range(1, _PARTS)])
+    for begins in [*regular["made"].head(_CANDIDATES), anywhere]:
         step = begins.search_sorted(asked["made"], side="right").cast(pl.Int64)
         freed = begins.search_sorted(asked["freed"].fill_null(_NEVER), side="right").cast(pl.Int64)
         between = asked.filter((step > 0) & (step < len(begins) - 1))
@@ -201,8 +357,8 @@ def _steps(lifetimes: pl.DataFrame, last: int) -> list[int]:
             (step > 0) & (step < len(begins) - 1) & (freed <= step + 1) & asked["freed"].is_not_null()
         )
         if float(in_time["bytes"].sum()) > _FREED_RATIO * float(between["bytes"].sum()):
-            return [int(begin) for begin in begins]
-    return []
+            return [int(begin) for begin in begins], begins is not anywhere
+    return [], False
 
 
 def _by_stack(lifetimes: pl.DataFrame, steps: list[int], held: pl.DataFrame) -> pl.DataFrame:
@@ -229,6 +385,17 @@ def _by_stack(lifetimes: pl.DataFrame, steps: list[int], held: pl.DataFrame) -> 
         growth_bytes_per_step=(rises.list.median() / every).fill_null(0),
         is_growing=((is_steady & (share >= 0.6)) | (is_most & (share >= 0.8))).fill_null(value=False),
     ).drop(names)
+
+
+def _activations(lifetimes: pl.DataFrame, steps: list[int], at: int) -> int:
+    """Bytes held whose stacks have freed nearly all that they asked for more than a step ago."""
+    before = steps[-2]
+    old = lifetimes.filter(pl.col("made").fill_null(-1) < before).group_by("stack_id")
+    is_left = pl.col("freed").is_null() | (pl.col("freed") > at)
+    shares = old.agg(left=pl.col("bytes").filter(is_left).sum() / pl.col("bytes").sum())
+    passing = shares.filter(pl.col("left") < _LEFT_RATIO)["stack_id"].to_list()
+    now = lifetimes.filter(_alive(at), pl.col("made") >= before, pl.col("stack_id").is_in(passing))
+    return int(now["bytes"].sum())
 
 
 def _alive(at: int) -> pl.Expr:
@@ -267,3 +434,7 @@ def _to_blame(stacks: pl.DataFrame, kind: str, request_stack_id: int | None, *, 
         row = pl.DataFrame({"stack_id": [request_stack_id], "held_bytes": [0]}, schema_overrides=stacks.schema)
         stacks = pl.concat([row.select(c for c in stacks.columns if c in row.columns), stacks], how="diagonal")
     return stacks.sort(*order, "held_bytes", "stack_id", descending=[True] * (len(order) + 1) + [False])
+
+
+ANALYSIS = analysis_of(memory_oom, MEMORY_OOM, "why a device ran out of memory, and who held it (memory snapshots)")
+SAVINGS = analysis_of(memory_savings, MEMORY_SAVINGS, "what changes would save when memory ran out (memory snapshots)")

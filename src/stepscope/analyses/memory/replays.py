@@ -64,15 +64,17 @@ def recording(
     """
     segments, blocks = segments.filter(_is_possible), blocks.filter(_is_possible)
     kind = pl.col("action").cast(pl.String).replace_strict(_KINDS, default=IGNORE, return_dtype=pl.Int8)
-    kinds = events.select(pl.when(_is_possible).then(kind).otherwise(IGNORE)).to_series().to_list()
-    streams = {stream: n for n, stream in enumerate({*events["stream"], *segments["stream"]})}
+    events = _with_pools(events, segments).select(
+        pl.when(_is_possible).then(kind).otherwise(IGNORE), pl.col("address", "bytes", "stream").fill_null(0), "private"
+    )
+    of_events = events.select("stream", "private").rows()
+    of_segments = _with_pools(segments, segments).select(pl.col("stream").fill_null(0), "private").rows()
+    pools = {owner: 2 * n for n, owner in enumerate(dict.fromkeys((*of_segments, *of_events)))}
     settings = _as_recorded(settings, segments, blocks)
-    rounded: dict[int, int] = {}
-    listed = []
-    for kind, address, size, stream in zip(kinds, events["address"], events["bytes"], events["stream"], strict=True):
-        if size not in rounded:
-            rounded[size] = settings.rounded(size)
-        listed.append((kind, address, size, 2 * streams[stream] + (rounded[size] > SMALL)))
+    sizes = events["bytes"].unique().to_list()
+    rounded = {size: settings.rounded(size) for size in sizes}
+    rows = zip(events["action"], events["address"], events["bytes"], of_events, strict=True)
+    listed = [(kind, at, size, pools[owner] + (rounded[size] > SMALL)) for kind, at, size, owner in rows]
     first: dict[int, tuple[int, int]] = {}
     for number, (kind, address, size, _) in enumerate(listed):
         if kind in (ALLOC, FREE) and address not in first:
@@ -80,8 +82,8 @@ def recording(
     used = blocks.filter(pl.col("state") != "inactive").select("address", "bytes").rows()
     used = [(address, size) for address, size in used if address not in first]
     used += [(address, size) for address, (_, size) in first.items() if size]
-    rows = zip(segments["address"], segments["bytes"], segments["stream"], segments["pool"], strict=True)
-    known = {a: (size, 2 * streams[s] + (pool != "small")) for a, size, s, pool in rows}
+    parts = zip(segments["address"], segments["bytes"], of_segments, segments["pool"].cast(pl.String), strict=True)
+    known = {at: (size, pools[owner] + (pool != "small")) for at, size, owner, pool in parts}
     ranges = _undone(listed, known, expandable=settings.expandable)
     if not settings.expandable:
         used = _with_slack(sorted(used), ranges, first, settings.max_split_bytes or _FAR)
@@ -90,6 +92,19 @@ def recording(
         if kind in (TAKEN, GIVEN_BACK):
             reserved.append((number, reserved[-1][1] + (size if kind == TAKEN else -size)))
     return Recording(listed, settings, Start(ranges, used, settings.expandable), reserved)
+
+
+def _with_pools(rows: pl.DataFrame, segments: pl.DataFrame) -> pl.DataFrame:
+    """The rows in their order with the `private` pool of their segment, as far as segments are known; null: none."""
+    private = segments.filter(pl.col("private_pool").is_not_null()).sort("address")
+    if private.is_empty():
+        return rows.with_columns(private=pl.lit(None, pl.String))
+    ranges = private.select(
+        begin="address", end=pl.col("address") + pl.col("bytes"), private=pl.col("private_pool").cast(pl.String)
+    )
+    placed = rows.with_row_index("row").sort("address").join_asof(ranges, left_on="address", right_on="begin")
+    inside = pl.when(pl.col("address") < pl.col("end")).then("private")
+    return placed.sort("row").with_columns(private=inside).drop("row")
 
 
 def _as_recorded(settings: Settings | None, segments: pl.DataFrame, blocks: pl.DataFrame) -> Settings:
@@ -105,9 +120,16 @@ def _as_recorded(settings: Settings | None, segments: pl.DataFrame, blocks: pl.D
     rules += [replace(plain, divisions={1 << n: parts for n in range(16)}) for parts in (2, 4, 8, 16)]
     used = blocks.filter(pl.col("state") != "inactive", pl.col("requested_bytes") > 0)
     sizes = used.group_by("requested_bytes", "bytes").len().rows()
-    fits = [sum(n for asked, given, n in sizes if rule.rounded(asked) == given) for rule in rules]
+    slack = 0 if is_expandable else SMALL  # what is not split off a block of the large pool
+    fits = [
+        sum(n for asked, given, n in sizes if 0 <= given - (own := rule.rounded(asked)) <= slack * (own > SMALL))
+        for rule in rules
+    ]
     is_clear = max(fits) - fits[0] > _CLEAR_RATIO * used.height
-    return rules[fits.index(max(fits)) if is_clear else 0]
+    rule = rules[fits.index(max(fits)) if is_clear else 0]
+    # A rest that would have been split off belongs to a block that is too large to be split.
+    unsplit = [asked for asked, given, _ in sizes if given - rule.rounded(asked) > SMALL and not is_expandable]
+    return replace(rule, max_split_bytes=min(unsplit) // MIB * MIB if unsplit else None)
 
 
 def _undone(
@@ -239,3 +261,28 @@ def _best_moments(events: list[tuple[int, int, int, int]]) -> list[int]:
     levels = list(accumulate(size if kind == ALLOC else -size if kind == FREE else 0 for kind, _, size, _ in events))
     parts = (range(1, len(levels)), range(len(levels) * 3 // 4, len(levels)))
     return sorted({min(part, key=levels.__getitem__) + 1 for part in parts if part})
+
+
+def _lifetimes(events: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
+    """A row per block: its stack and bytes, the events that made and freed it (null: before the first, or never)."""
+    events = events.drop("event", strict=False).with_row_index("event")
+    kinds = pl.col("action").cast(pl.String)
+    own = events.filter(kinds.is_in(["alloc", "free_completed"])).with_columns(is_alloc=kinds == "alloc")
+    following = pl.col("event").shift(-1).over("address", order_by="event")
+    made = own.with_columns(freed=following).filter("is_alloc")
+    old = own.filter(pl.col("event") == pl.col("event").min().over("address"), ~pl.col("is_alloc"))
+    left = blocks.filter(pl.col("state") != "inactive").join(own, on="address", how="anti")
+    shape = {
+        "address": pl.Int64(),
+        "stack_id": pl.UInt32(),
+        "bytes": pl.Int64(),
+        "made": pl.Int64(),
+        "freed": pl.Int64(),
+    }
+    parts = (
+        made.select("address", "stack_id", "bytes", "freed", made="event"),
+        old.select("address", "bytes", freed="event"),
+        left.select("address", "stack_id", bytes="requested_bytes"),
+    )
+    empty = pl.DataFrame(schema=shape)
+    return pl.concat([empty, *(part.cast({c: shape[c] for c in part.columns}) for part in parts)], how="diagonal")

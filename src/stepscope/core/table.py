@@ -1,0 +1,84 @@
+"""What a table is: named columns with types, units and a line of description each, and how frames get these types."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+
+from stepscope.core.whole_numbers import fitted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+#: The type of texts that recur.
+Name = pl.Categorical()
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: its type, what it means, its unit, and whether it identifies a row (key) or measures it."""
+
+    name: str
+    dtype: pl.DataType
+    doc: str
+    unit: str | None = None
+    key: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A named list of columns: the contract between readers, analyses and renderers.
+
+    Values of the columns `never_null` are always known.
+    """
+
+    name: str
+    doc: str
+    columns: tuple[Column, ...]
+    never_null: tuple[str, ...] = ()
+    dtypes: Mapping[str, pl.DataType] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtypes", {c.name: c.dtype for c in self.columns})
+
+    def column(self, name: str) -> Column:
+        """The column of that name; KeyError if there is none."""
+        return next(c for c in self.columns if c.name == name)
+
+    def empty(self) -> pl.DataFrame:
+        """A frame of this table without rows."""
+        return pl.DataFrame(schema=dict(self.dtypes))
+
+    def of_rows(self, rows: Sequence[tuple[object, ...]]) -> pl.DataFrame:
+        """A frame of rows with a value for each of the first columns; the last ones may be left out."""
+        missing = (None,) * (len(self.columns) - len(rows[0])) if rows else ()
+        return pl.DataFrame([(*row, *missing) for row in rows], schema=dict(self.dtypes), orient="row")
+
+    def conform(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """The frame with exactly this table's columns, in order and type (see `fitted`); absent ones become null."""
+        return pl.DataFrame(
+            [
+                fitted(frame[name], dtype) if name in frame.schema else pl.Series(name, dtype=dtype).clear(frame.height)
+                for name, dtype in self.dtypes.items()
+            ]
+        ).rechunk()  # Polars takes columns of a frame to have chunks of the same lengths
+
+
+def map_names(series: pl.Series, fn: Callable[[str], Any], dtype: pl.DataType | type[pl.DataType]) -> pl.Series:
+    """`fn` of every name in a Categorical, Enum or String series, called once per distinct name; null stays null."""
+    series = series.cast(pl.Categorical()) if isinstance(series.dtype, pl.String) else series
+    if not series.len():
+        return pl.Series(series.name, [], dtype=dtype)
+    # By the categories' numbers, in NumPy: joining a table of names to the column is several times slower.
+    at = series.to_physical().cast(pl.Int64).fill_null(-1).to_numpy()
+    at = at - at.min()
+    first = np.full(int(at.max()) + 1, -1, np.int64)
+    first[at[::-1]] = np.arange(at.size - 1, -1, -1)
+    used = np.flatnonzero(first >= 0)
+    mapped = [None if name is None else fn(name) for name in series[first[used]].cast(pl.String)]
+    values = pl.Series(series.name, mapped, dtype=dtype)
+    first[used] = np.arange(used.size)  # now the place of each number among those in use
+    return values.gather(pl.Series(first[at]))

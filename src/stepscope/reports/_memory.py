@@ -1,0 +1,204 @@
+"""The report of memory snapshots: the peak of each device, what held it, what is never freed, what is of no use."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from stepscope.analyses.memory.oom import MEMORY_SAVINGS, memory_oom, memory_savings
+from stepscope.analyses.memory.snapshots import (
+    MEMORY_FRAGMENTATION,
+    MEMORY_HOLDERS,
+    MEMORY_LEAKS,
+    MEMORY_PEAK,
+    memory_fragmentation,
+    memory_holders,
+    memory_leaks,
+    memory_peak,
+)
+from stepscope.core import files
+from stepscope.core.report import Bar, Block, Finding, Part, Report
+from stepscope.core.schema import Column, Table
+from stepscope.core.units import counted, percent, size
+from stepscope.reports._quality import lacks_of_issues
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stepscope.core.trace import Trace
+
+_SHOWN, _CHANGES = 8, 5
+_BEFORE = "allocated before recording"
+_HOLDERS = ("device", "holder", "category", "line", "bytes", "share_ratio", "n_blocks")
+_LEAKS = ("device", "line", "bytes", "n_blocks", "n_eighths", "freed_bytes")
+_FRAGMENTS = ("device", "pool", "stream", "reserved_bytes", "active_bytes", "cached_bytes", "unusable_bytes",
+              "largest_free_bytes")  # fmt: skip
+_FILE = Column("file", pl.String(), "the snapshot", key=True)
+_PEAKS = replace(MEMORY_PEAK, columns=(_FILE, *MEMORY_PEAK.columns))
+
+
+def is_snapshot(trace: Trace) -> bool:
+    """Whether a trace is a memory snapshot."""
+    return not (trace.memory_segments.is_empty() and trace.memory_events.is_empty())
+
+
+def memory_report(trace: Trace) -> Report:
+    """The report of a memory snapshot."""
+    tables = trace.memory_events, trace.memory_segments, trace.memory_blocks
+    peaks = memory_peak(*tables, trace.devices)
+    holders = memory_holders(*tables, trace.stacks, trace.devices)
+    by_line = holders.group_by("device", "holder", "category", "line", maintain_order=True).agg(
+        pl.col("bytes", "share_ratio", "n_blocks").sum()
+    )
+    by_line = by_line.sort("bytes", descending=True, maintain_order=True)
+    blocks = [_block("What held it at the peak", MEMORY_HOLDERS, by_line, _HOLDERS, "show memory-holders --by line")]
+    if not trace.memory_events.is_empty():
+        leaks = memory_leaks(trace.memory_events, trace.memory_blocks, trace.stacks, trace.devices)
+        blocks.append(_block("Never freed in the history", MEMORY_LEAKS, leaks, _LEAKS, "show memory-leaks"))
+    quality = [lack.text for lack in lacks_of_issues(trace.issues)]
+    if not trace.memory_segments.is_empty():
+        waste = memory_fragmentation(trace.memory_segments, trace.memory_blocks, trace.devices)
+        blocks.append(
+            _block("Not in use at the end", MEMORY_FRAGMENTATION, waste, _FRAGMENTS, "show memory-fragmentation")
+        )
+    if trace.memory_events.height < 2:
+        quality.append("There is no history of events: the peak is what was in use when the snapshot was taken.")
+    failures = memory_oom(*tables, trace.stacks, trace.devices)
+    changes = memory_savings(*tables, trace.stacks, trace.devices) if failures.height else MEMORY_SAVINGS.empty()
+    top = peaks.sort("peak_allocated_bytes", descending=True).row(0, named=True)
+    facts = [
+        "Memory snapshot",
+        f"{top['device']} held {size(top['peak_allocated_bytes'])} at its peak",
+        f"{size(top['peak_reserved_bytes'])} reserved",
+        *([f"{counted(peaks.height, 'device')}"] if peaks.height > 1 else []),
+        f"{counted(trace.memory_events.height, 'event')} read",
+    ]
+    return Report(
+        headline=" · ".join(facts),
+        bars=tuple(_bar(row, holders) for row in peaks.iter_rows(named=True)),
+        findings=tuple(_failure(row, changes) for row in failures.iter_rows(named=True)),
+        findings_title="Why it ran out of memory",
+        tables=tuple(block for block in blocks if block.frame.height),
+        quality=tuple(quality),
+        issues=trace.issues,
+        meta={"paths": [trace.meta.path]},
+        more={"memory": {"devices": _document(peaks, holders), "oom": _oom(failures, changes)}},
+    )
+
+
+def _failure(row: dict[str, Any], changes: pl.DataFrame) -> Finding:
+    """Why a device ran out of memory: the kind, the figures that prove it, and what to change."""
+    request, free = row["request_bytes"], row["device_free_bytes"]
+    idle, most = row["idle_bytes"], row["largest_free_bytes"]
+    evidence = f"{size(row['allocated_bytes'])} in use, {size(idle)} idle in the cache, {size(free)} free on the device"
+    proof = {
+        "fragmentation": f"the idle and the free memory would do, but the largest piece has {size(most)}",
+        "one large request": "what was asked for before would still have fit",
+        "other process": f"others hold at least {size(row['outside_bytes'])} of the device",
+        "too much held": f"all that was not in use had {size(idle + free)}",
+    }[row["kind"]]
+    who = {
+        "fragmentation": "it keeps most segments from being given back",
+        "one large request": "it asked for that",
+    }.get(row["kind"], "it holds most, or grows")
+    own = changes.filter(device_id=row["device_id"]).filter(pl.col("saved_bytes") > 0)
+    advice = [_advice(change) for change in own.head(_CHANGES).iter_rows(named=True)]
+    details = (f"{evidence}; {proof}", *([f"{row['line']}: {who}"] if row["line"] else []), *advice)
+    title = f"{row['kind'].capitalize()}: {row['device']} had no memory for a request of {size(request)}"
+    return Finding(title, details, command="show memory-oom")
+
+
+def _advice(change: dict[str, Any]) -> str:
+    text = {
+        "empty_cache": f"call torch.cuda.empty_cache() before event {change['event']}",
+        "keep nothing from step to step": f"keep nothing from step to step in {change['line']}",
+        "half the request": "ask for half as much at once",
+        "checkpointing": "checkpoint activations",
+        "half the batch": "halve the batch",
+        "no other process": "have the device alone",
+    }.get(change["change"], f"PYTORCH_CUDA_ALLOC_CONF={change['change']}")
+    enough = "which is enough" if change["is_enough"] else "which is not enough"
+    at_most = "at most " if change["is_at_most"] else ""
+    return f"→ {text}: saves {at_most}{size(change['saved_bytes'])}, {enough}"
+
+
+def _oom(failures: pl.DataFrame, changes: pl.DataFrame) -> dict[str, Any] | None:
+    """The last failure of the first device that had one, with what changes would save; None where none had."""
+    if failures.is_empty():
+        return None
+    first = failures.row(0, named=True)
+    own = changes.filter(device_id=first["device_id"]).drop("device_id", "device")
+    return {**{name: value for name, value in first.items() if name != "device_id"}, "changes": own.to_dicts()}
+
+
+def with_memory(report: Report | None, snapshots: Sequence[Report]) -> Report:
+    """The report of traces with what the snapshots of their folder say; without traces, of the snapshots together."""
+    names = files.labels_of([str(path) for one in snapshots for path in _paths_of(one)])
+    devices = [
+        {"file": name, **device} for name, one in zip(names, snapshots, strict=True) for device in _devices_of(one)
+    ]
+    failures = [one.more["memory"]["oom"] for one in snapshots]  # type: ignore[index]
+    failed = next((failure for failure in failures if failure is not None), None)
+    document = {**(report.more if report is not None else {}), "memory": {"devices": devices, "oom": failed}}
+    if len(snapshots) == 1:
+        more_tables, base = snapshots[0].tables, report or snapshots[0]
+    else:
+        peaks = pl.DataFrame([{k: v for k, v in one.items() if k != "holders"} for one in devices])
+        more_tables = (Block("Peak of each snapshot", _PEAKS, peaks.sort("peak_allocated_bytes", descending=True)),)
+        largest = max(snapshots, key=_peak_of)
+        more_tables += largest.tables
+        base = report or replace(largest, headline=f"{counted(len(snapshots), 'memory snapshot')} · {largest.headline}")
+    if report is not None:
+        more_tables = (*report.tables, *more_tables)
+        bars = (*report.bars, *snapshots[0].bars)
+        base = replace(report, bars=bars, quality=(*report.quality, *snapshots[0].quality))
+    return replace(base, tables=more_tables, more=document)
+
+
+def _peak_of(report: Report) -> int:
+    return max(int(device["peak_allocated_bytes"]) for device in _devices_of(report))
+
+
+def _paths_of(report: Report) -> list[str]:
+    paths: Any = report.meta["paths"]
+    return list(paths)
+
+
+def _devices_of(report: Report) -> list[dict[str, Any]]:
+    memory: Any = report.more["memory"]
+    return list(memory["devices"])
+
+
+def _block(title: str, table: Table, frame: pl.DataFrame, columns: Sequence[str], command: str) -> Block:
+    shown = frame.select(columns)
+    if frame["device"].n_unique() == 1:
+        shown = shown.drop("device")
+    return Block(title, table, shown.head(_SHOWN), command)
+
+
+def _bar(row: dict[str, Any], holders: pl.DataFrame) -> Bar:
+    """What held the peak of a device, by category."""
+    own = holders.filter(pl.col("device_id") == row["device_id"])
+    is_rest = (pl.col("holder") == "before recording") & pl.col("stack_id").is_null()
+    name = pl.when(is_rest).then(pl.lit(_BEFORE)).otherwise(pl.col("category").cast(pl.String))
+    parts = own.group_by(name=name).agg(pl.col("share_ratio").sum()).sort("share_ratio", "name", descending=True)
+    of = f"{size(row['peak_allocated_bytes'])} of {size(row['reserved_at_peak_bytes'])} reserved"
+    ratio = row["peak_allocated_bytes"] / max(row["reserved_at_peak_bytes"], 1)
+    shown = tuple(Part(name, max(share, 0.0)) for name, share in parts.iter_rows())
+    return Bar(f"{row['device']} at its peak", f"{of} ({percent(ratio)})", shown)
+
+
+def _document(peaks: pl.DataFrame, holders: pl.DataFrame) -> list[dict[str, Any]]:
+    text = pl.when(pl.col("stack").is_null()).then(pl.lit(_BEFORE)).otherwise("stack")
+    listed = holders.with_columns(stack=text).select("device_id", "stack", "holder", "category", "bytes")
+    return [
+        {
+            "device": row["device"],
+            "peak_allocated_bytes": row["peak_allocated_bytes"],
+            "peak_reserved_bytes": row["peak_reserved_bytes"],
+            "holders": listed.filter(pl.col("device_id") == row["device_id"]).drop("device_id").to_dicts(),
+        }
+        for row in peaks.iter_rows(named=True)
+    ]

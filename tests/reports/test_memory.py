@@ -1,0 +1,48 @@
+"""The report of memory snapshots, also of several and next to a trace."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import pytest
+from snapshots import MIB, snapshot
+
+import stepscope
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "rank0.pickle").write_bytes(pickle.dumps(snapshot()))
+    return tmp_path
+
+
+def test_the_document_has_peaks_and_holders_that_add_up(folder):
+    report = stepscope.report(folder / "rank0.pickle")
+    (device,) = report.more["memory"]["devices"]
+    assert (device["device"], device["peak_allocated_bytes"], device["peak_reserved_bytes"]) == (
+        "cuda:0", 22 * MIB, 42 * MIB,
+    )  # fmt: skip
+    assert sum(holder["bytes"] for holder in device["holders"]) == 22 * MIB
+    assert device["holders"][-1]["stack"] == "allocated before recording"
+    assert "held 22 MiB at its peak" in report.headline
+
+
+def test_several_snapshots_are_compared_by_their_peaks(folder):
+    larger = snapshot()
+    larger["device_traces"][0][1]["size"] += MIB
+    larger["device_traces"][0][3]["size"] += MIB
+    (folder / "rank1.pickle").write_bytes(pickle.dumps(larger))
+    report = stepscope.report(folder)
+    assert [one["peak_allocated_bytes"] >> 20 for one in report.more["memory"]["devices"]] == [22, 23]
+    assert report.tables[0].frame["file"].to_list() == ["rank1.pickle", "rank0.pickle"]
+
+
+def test_a_snapshot_next_to_a_trace_adds_its_tables(folder):
+    events = [{"ph": "X", "name": "aten::add", "cat": "cpu_op", "pid": 1, "tid": 1, "ts": 1, "dur": 5}]
+    (folder / "trace.json").write_text(json.dumps({"traceEvents": events}))
+    report = stepscope.report(folder)
+    titles = [block.title for block in report.tables]
+    assert "What held it at the peak" in titles
+    assert len(titles) > 3
+    assert report.more["memory"]["devices"]
