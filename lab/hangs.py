@@ -262,7 +262,7 @@ class Job:
         own = self.ranks[rank]
         made = max(own.made - shorter, 1)
         ended = min(own.ended, made)
-        if own.device_stop < 1 << 60 and own.ended < own.made:  # its last calls have ended for the others alone
+        if own.ended >= own.device_stop:  # its last calls have ended for the others alone
             ended = max(ended - 2, 0)
         groups = ["0", *sorted((g for (_, r), g in self.group_of.items() if r == rank), key=int)]
         ids = {group: i for i, group in enumerate(groups)}
@@ -354,7 +354,7 @@ def _took_effect(job: Job, rank: int, kind: str, untouched: list[Op]) -> bool:
     """Whether a rank came as far as its fault."""
     own = job.ranks[rank]
     if kind in ("never", "crash", "torn"):
-        return own.made == own.stop_at and own.stop_at < len(untouched) and own.ended == own.made
+        return own.made == own.stop_at < len(untouched) and own.made - own.ended < job.ahead
     if kind == "device":
         return own.ended >= own.device_stop
     if kind == "late":
