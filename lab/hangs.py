@@ -1,8 +1,7 @@
-"""Jobs that hang, with the truth: simulated ones of 8 to 1,024 ranks, and real ones of 2 to 8 processes with gloo.
+"""Simulated jobs of 8 to 1,024 ranks that hang, with the truth.
 
     python lab/hangs.py --score 300          # as many simulated jobs, and 50 healthy ones, against `stepscope`
     python lab/hangs.py --write FOLDER --seed 7
-    python lab/hangs.py --real 20 --python PYTHON_WITH_TORCH
 
 A simulated rank runs a program of collectives and messages (tensor, data, expert and pipeline groups), either waiting
 in each call or running ahead of its device. One to three ranks fail. Dumps are written as PyTorch writes them; ring
