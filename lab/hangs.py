@@ -1,8 +1,7 @@
-"""Jobs that hang, with the truth: simulated ones of 8 to 1,024 ranks, and real ones of 2 to 8 processes with gloo.
+"""Simulated jobs of 8 to 1,024 ranks that hang, with the truth.
 
     python lab/hangs.py --score 300          # as many simulated jobs, and 50 healthy ones, against `stepscope`
     python lab/hangs.py --write FOLDER --seed 7
-    python lab/hangs.py --real 20 --python PYTHON_WITH_TORCH
 
 A simulated rank runs a program of collectives and messages (tensor, data, expert and pipeline groups), either waiting
 in each call or running ahead of its device. One to three ranks fail. Dumps are written as PyTorch writes them; ring
@@ -262,7 +261,7 @@ class Job:
         own = self.ranks[rank]
         made = max(own.made - shorter, 1)
         ended = min(own.ended, made)
-        if own.device_stop < 1 << 60 and own.ended < own.made:  # its last calls have ended for the others alone
+        if own.ended >= own.device_stop:  # its last calls have ended for the others alone
             ended = max(ended - 2, 0)
         groups = ["0", *sorted((g for (_, r), g in self.group_of.items() if r == rank), key=int)]
         ids = {group: i for i, group in enumerate(groups)}
@@ -354,7 +353,7 @@ def _took_effect(job: Job, rank: int, kind: str, untouched: list[Op]) -> bool:
     """Whether a rank came as far as its fault."""
     own = job.ranks[rank]
     if kind in ("never", "crash", "torn"):
-        return own.made == own.stop_at and own.stop_at < len(untouched) and own.ended == own.made
+        return own.made == own.stop_at < len(untouched) and own.made - own.ended < job.ahead
     if kind == "device":
         return own.ended >= own.device_stop
     if kind == "late":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import polars as pl
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 Fields = dict[str, Any]
+T = TypeVar("T")
 
 FORMAT = "flight-recorder"
 _LIBRARIES = re.compile(r"(?:^|/)(?:site|dist)-packages/|(?:^|/)lib/python3[^/]*/|^<frozen|/torch/")
@@ -227,6 +228,14 @@ def _sound(values: list[Any], kind: type[Any], dtype: pl.DataType) -> pl.Series:
         return pl.Series([v if v is not None and -_SMALL < v < _SMALL else None for v in values], dtype=dtype)
 
 
+def _mapped(values: list[Any], function: Callable[[Any], T]) -> list[T]:
+    """The function of each value, called once for each object."""
+    # What a document refers to many times, or names in one of its texts, is one object as long as it is read.
+    identities = list(map(id, values))
+    made = {identity: function(value) for identity, value in dict(zip(identities, values, strict=True)).items()}
+    return list(map(made.__getitem__, identities))
+
+
 class _Names:
     """Texts as numbers, in the order in which they were met."""
 
@@ -236,18 +245,13 @@ class _Names:
 
     def numbers(self, values: list[Any], text: Callable[[Any], str | None]) -> list[int]:
         """The number of each value's text; `text` is called once for each value that is the same object."""
-        # What a document refers to many times, or names in one of its texts, is one object as long as it is read.
-        by_identity: dict[int, int] = {}
-        numbers = []
-        for value in values:
-            number = by_identity.get(id(value))
-            if number is None:
-                made = text(value)
-                number = by_identity[id(value)] = self._numbers.setdefault(made, len(self._texts))
-                if number == len(self._texts):
-                    self._texts.append(made)
-            numbers.append(number)
-        return numbers
+        return _mapped(values, lambda value: self._number(text(value)))
+
+    def _number(self, text: str | None) -> int:
+        number = self._numbers.setdefault(text, len(self._texts))
+        if number == len(self._texts):
+            self._texts.append(text)
+        return number
 
     def named(self, numbers: pl.Series) -> pl.Series:
         """The texts of numbers."""
@@ -396,15 +400,16 @@ class _Stacks:
 
     def numbers_of(self, stacks: list[Any]) -> list[int | None]:
         """The number of each stack of frames, innermost first; None without frames."""
-        by_identity: dict[tuple[int, ...], int | None] = {}  # pickles refer to the same frame again and again
-        numbers = []
-        for stack in stacks:
+        by_frames: dict[tuple[int, ...], int | None] = {}
+
+        def number_of(stack: object) -> int | None:
             frames = _list(stack)[:_MOST_FRAMES]
             key = tuple(map(id, frames))
-            if key not in by_identity:
-                by_identity[key] = self._number_of([frame for frame in frames if isinstance(frame, dict)])
-            numbers.append(by_identity[key])
-        return numbers
+            if key not in by_frames:
+                by_frames[key] = self._number_of([frame for frame in frames if isinstance(frame, dict)])
+            return by_frames[key]
+
+        return _mapped(stacks, number_of)
 
     def _number_of(self, frames: list[Fields]) -> int | None:
         if not frames:

@@ -28,7 +28,7 @@ _TITLES = {
     "link": "is at one end of a link on which nothing moves",
 }
 _ADVICE = {
-    "never arrived": "look at what this process does: stepscope hang --pid N there, or py-spy dump --pid N",
+    "never arrived": "look at what this process does: py-spy dump --pid N on its host, nvidia-smi for its device",
     "arrived late": "find what delayed it before that call: data loading, checkpoints, a stalled host",
     "other operation": "compare the branches of the program that the ranks take before that call",
     "other size": "compare shapes before that call: the last batch, padding, uneven shards",

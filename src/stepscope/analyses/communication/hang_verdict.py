@@ -144,6 +144,9 @@ def _edges(
         if complete:
             targets = {rank for rank in instance.calls if _is_held_up(waits, rank, instance)}
         for rank, call in instance.calls.items():
+            stalled = waits.stalled_calls.get(rank)
+            if stalled is not None and stalled.record_id < call.record_id:
+                continue  # its device has not come so far
             if rank in blamed or _is_no_excuse(waits, rank, key):
                 continue
             for target in targets - {rank}:

@@ -133,7 +133,7 @@ def waits_of(records: pl.DataFrame, status: pl.DataFrame) -> Waits:
         instance.calls[rank] = call
     for instance in instances.values():
         _place(instance, groups[instance.key.group], reached, known)
-    _messages(open_rows.filter("is_p2p"), groups, instances, stalled, status, known)
+    _messages(_Messages(keyed.filter("is_p2p"), groups, status), open_rows, groups, instances, stalled, known)
     of_rank: dict[int, list[tuple[int, Key]]] = defaultdict(list)
     for key, instance in instances.items():
         for rank, call in instance.calls.items():
@@ -320,48 +320,81 @@ def _place(instance: Instance, group: Group, reached: _Reached, known: frozenset
     instance.unknown = tuple(rank for rank in late if rank not in known)
 
 
+class _Messages:
+    """How many messages between two ranks each of them has ended."""
+
+    def __init__(self, rows: pl.DataFrame, groups: Mapping[str, Group], status: pl.DataFrame) -> None:
+        self._last = {
+            (group, rank): last
+            for group, rank, last in status.drop_nulls(["group", "completed"])
+            .select("group", "rank", "completed")
+            .iter_rows()
+        }
+        self._ended: dict[tuple[str, int, int, int], int] = {}
+        firsts = rows.group_by("key", "rank").agg(pl.col("p2p_seq").min())
+        self._whole = {(key, rank) for key, rank, first in firsts.iter_rows() if first is not None and first <= 1}
+        counts = rows.group_by("key", "rank", pl.col("operation").cast(pl.String)).agg(_ended().sum())
+        for key, rank, operation, ended in counts.iter_rows():
+            ends = ends_of(operation, rank, groups[key].members)
+            if ends is not None:
+                self._ended[key, *ends, rank] = ended
+
+    def is_ended(self, row: Mapping[str, object], ends: tuple[int, int], rank: int, place: int, size: int) -> bool:
+        """Whether `rank` has ended the message of a row, the open one of that `place` at the other end."""
+        key, other = str(row["key"]), ends[0] if rank == ends[1] else ends[1]
+        number = row["p2p_seq"]
+        if size == 2 and isinstance(number, int) and self._last.get((str(row["group"]), rank), -1) >= number > 0:
+            return True
+        if not {(key, rank), (key, other)} <= self._whole:
+            return False  # a ring buffer has lost the first ones
+        return self._ended.get((key, *ends, rank), 0) > self._ended.get((key, *ends, other), 0) + place
+
+
+def ends_of(operation: str | None, rank: int, members: Sequence[int]) -> tuple[int, int] | None:
+    """The ranks at the two ends of a message of a rank, source first; None for what is no message."""
+    match = _MESSAGE.search(operation or "")
+    if match is None:
+        return None
+    here, there = (members[i] if i < len(members) else i for i in (int(match[2]), int(match[3])))
+    if here != rank:
+        here, there = rank, (there if there != rank else here)
+    return (here, there) if match[1] == "send" else (there, here)
+
+
 def _messages(
+    messages: _Messages,
     rows: pl.DataFrame,
     groups: Mapping[str, Group],
     instances: dict[Key, Instance],
     stalled: dict[int, tuple[int, Key, Call]],
-    status: pl.DataFrame,
     known: frozenset[int],
 ) -> None:
     """Add the messages that have not ended: the n-th one of a pair of ranks meets the n-th one of the other side."""
-    done = {
-        (group, rank): last
-        for group, rank, last in status.drop_nulls(["group", "completed"])
-        .select("group", "rank", "completed")
-        .iter_rows()
-    }
     pairs: dict[tuple[str, int, int], dict[int, list[tuple[int, Call, str]]]] = defaultdict(lambda: defaultdict(list))
-    for row in rows.sort("rank", "record_id").iter_rows(named=True):
-        match = _MESSAGE.search(row["operation"] or "")
-        if match is None:
+    places: dict[tuple[str, int, int, int], int] = defaultdict(int)
+    for row in rows.filter("is_p2p").sort("rank", "record_id").iter_rows(named=True):
+        rank, group = row["rank"], row["key"]
+        members = groups[group].members
+        ends = ends_of(row["operation"], rank, members)
+        if ends is None:
             continue
-        members = groups[row["key"]].members
-        here, there = (members[i] if i < len(members) else i for i in (int(match[2]), int(match[3])))
-        if here != row["rank"]:
-            here, there = row["rank"], (there if there != row["rank"] else here)
-        source, target = (here, there) if match[1] == "send" else (there, here)
-        number = row["p2p_seq"] or 0
-        if len(members) == 2 and done.get((row["group"], there), -1) >= number > 0:
-            if here not in stalled:
-                stalled[here] = (row["record_id"], Key(row["key"], number, source, target), _call(row))
+        other, number = ends[0] if rank == ends[1] else ends[1], row["p2p_seq"] or 0
+        place = places[group, *ends, rank]
+        places[group, *ends, rank] += 1
+        if messages.is_ended(row, ends, other, place, len(members)):
+            if rank not in stalled or row["record_id"] < stalled[rank][0]:
+                stalled[rank] = (row["record_id"], Key(group, number, *ends), _call(row))
             continue
-        pairs[row["key"], source, target][here].append((number, _call(row), row["group_desc"] or ""))
-    for (group, source, target), ends in pairs.items():
-        for place in range(max(map(len, ends.values()))):
-            both = {rank: calls[place] for rank, calls in ends.items() if place < len(calls)}
-            number, _, desc = next(iter(both.values()))
-            instance = Instance(Key(group, number, source, target), desc, {r: call for r, (_, call, _) in both.items()})
-            missing = {source, target} - set(both)
-            instance.members = (source, target)
-            instance.absent = tuple(missing & known)
-            instance.unknown = tuple(missing - known)
-            instances.setdefault(instance.key, instance)
-            break  # later ones of the pair wait for the first
+        pairs[group, *ends][rank].append((number, _call(row), row["group_desc"] or ""))
+    for (group, source, target), calls in pairs.items():
+        firsts = {rank: own[0] for rank, own in calls.items()}  # later ones of the pair wait for the first
+        number, _, desc = next(iter(firsts.values()))
+        instance = Instance(Key(group, number, source, target), desc, {r: call for r, (_, call, _) in firsts.items()})
+        missing = {source, target} - set(firsts)
+        instance.members = (source, target)
+        instance.absent = tuple(missing & known)
+        instance.unknown = tuple(missing - known)
+        instances.setdefault(instance.key, instance)
 
 
 def components(edges: Mapping[int, Iterable[int]], nodes: Sequence[int]) -> list[list[int]]:

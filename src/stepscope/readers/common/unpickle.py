@@ -284,7 +284,10 @@ class _Table:
 def _decoded(block: NDArray[np.uint8], code: int | None, machine: _Machine) -> NDArray[Any]:
     """The values whose bytes are the rows of a block."""
     made: list[Any]
-    if code in _NUMBERS:
+    n = len(block)
+    if n > 1 and (block == block[0]).all():
+        made = _decoded(block[:1], code, machine).tolist() * n
+    elif code in _NUMBERS:
         made = np.ascontiguousarray(block[:, 1:]).view(_NUMBERS[code])[:, 0].tolist()
     elif code in _GETS:
         numbers = np.ascontiguousarray(block[:, 1:]).view(_GETS[code])[:, 0].tolist()
