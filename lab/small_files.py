@@ -81,6 +81,7 @@ def _of_tests(put: Any) -> None:
     import perf_files as latencyprism
     import perfetto_traces as perfetto
     import rocprof_files as rocm
+    import xplane_profiles as xplane
 
     def empty(name: str, file: str) -> Path:
         path: Path = put(name, file, b"")
@@ -112,6 +113,8 @@ def _of_tests(put: Any) -> None:
     put("ncu-csv", "ncu.csv", "==PROF== Connected to process 7\n" + ncu.LONG + "".join(map(ncu.rows, range(6))))
     put("paddle-protobuf", "a.pb", paddle.training())
     put("paddle-json", "a.json", paddle.json_training())
+    put("xplane-gpu", "a.xplane.pb", xplane.jax_gpu())
+    put("xplane-tpu", "a.xplane.pb", xplane.tpu())
     put("perfetto", "a.pftrace", perfetto.TRAINING)
     rocm.folder(put("rocprof-csv", "77_x.csv", b"").parent, counter_collection=rocm.COUNTERS)
     put("rocprof-csv", "77_x.csv", b"").unlink()
