@@ -36,7 +36,8 @@ seen = [observe(stepscope.load(path)) for path in sys.argv[1:]]
 _PREPARE = """
 import time
 import numpy as np, polars as pl
-from stepscope.core.schema import ATTRIBUTION, COUNTERS, CYCLES, SPANS, TRACKS
+from stepscope.core.result_tables import ATTRIBUTION, CYCLES
+from stepscope.core.schema import COUNTERS, SPANS, TRACKS
 rng = np.random.default_rng(0)
 n_cycles, n_names, n_metrics = 500, 200, 10
 """

@@ -1,11 +1,13 @@
 """How well causes are named: a table of labelled cases, and of healthy runs set against each other and themselves.
 
-    python lab/diagnosis.py CASE_DIR…
+    python lab/diagnosis.py CASE_DIR… [--across]
 
 A case is a folder with runs normal… and abnormal…, the latter with the fault; folders of cases are searched. What was
 injected is read from the `expected_category` of a labels.json in it, else from the folder's name (`NAMED`). Healthy
 runs are compared with each other, and each with itself, cut in halves and into odd and even cycles: no cause may be
-found there.
+found there. With `--across` only healthy runs are compared: all ordered pairs of runs with equally many processes, of
+whatever case, and each run with its parts. The machine's speed may have changed between cases, so a difference is no
+error there, but a named cause is.
 """
 
 from __future__ import annotations
@@ -112,6 +114,21 @@ def trials_of(case: Path) -> Iterator[Trial]:
             yield Trial(f"{label}, healthy {i} {how}", (one,), (two,), (NONE,))
 
 
+def across(folders: list[Path]) -> Iterator[Trial]:
+    """Healthy runs of all cases with each other and with their own parts."""
+    runs = [
+        (f"{case.name}/{run.name}", processes(run))
+        for case in (case for folder in folders for case in cases(folder))
+        for run in sorted([*case.glob("normal*"), *(case.glob("abnormal*") if accepted(case) == (NONE,) else [])])
+    ]
+    for name, run in runs:
+        for other_name, other in runs:
+            if other is not run and len(other) == len(run):
+                yield Trial(f"{name}, {other_name}", (run,), (other,), (NONE,))
+        for how, (one, two) in splits(run).items():
+            yield Trial(f"{name} {how}", (one,), (two,), (NONE,))
+
+
 def splits(run: Processes) -> dict[str, tuple[Processes, Processes]]:
     """A run as two: its first and second half, its odd and even cycles, and either the other way round."""
     halves = _split(run, lambda at, n: at < n // 2)
@@ -156,7 +173,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="How well causes are named.")
     parser.add_argument("folders", nargs="+", type=Path, help="cases, or folders of cases")
     parser.add_argument("--wrong", action="store_true", help="print only what is wrong")
+    parser.add_argument("--across", action="store_true", help="compare healthy runs only, also across cases")
     options = parser.parse_args()
+    if options.across:
+        all_tried = [tried(trial) for trial in across(options.folders)]
+        accused = [found for found in all_tried if found.first != NONE]
+        for found in accused:
+            print(f"✗ {found.trial.label}: {found.first}")
+        print(f"{len(accused)} of {len(all_tried)} healthy pairs accused")
+        return 1 if accused else 0
     n_wrong = n = 0
     print(f"{'':2}{'case':58}{'expected':20}{'first cause':20}{'conf.':>6}  {'verdict':15}{'s':>5}")
     for case in (case for folder in options.folders for case in cases(folder)):

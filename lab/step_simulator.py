@@ -58,9 +58,10 @@ class Close(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """A call that takes `ns`, longer if the queue is full. With `graph` the works are nodes of a CUDA graph.
+    """A call that takes `ns`, longer if the queue is full, and `after_ns` once the device has the works.
 
-    `blocks`: the call returns when the work has ended, as a copy from pageable memory does.
+    With `graph` the works are nodes of a CUDA graph. `blocks`: the call returns when the work has ended, as a copy from
+    pageable memory does.
     """
 
     stream: int
@@ -68,6 +69,7 @@ class Launch(NamedTuple):
     ns: int
     graph: int = 0
     blocks: bool = False
+    after_ns: int = 0
 
 
 class Record(NamedTuple):
@@ -359,7 +361,8 @@ class _Machine:
         t = self.world.now + instruction.ns
         yield t
         if isinstance(instruction, Launch):
-            t = yield from self.launch(instruction, call, t)
+            t = (yield from self.launch(instruction, call, t)) + instruction.after_ns
+            yield t
         self.lock = None
         self.world.fire(lock)
         if isinstance(instruction, Sync):

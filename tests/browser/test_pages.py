@@ -35,6 +35,27 @@ def test_the_slowest_step_is_two_clicks_away(tab, demo):
     assert page.locator("#details h2").inner_text().startswith("Range of ")
 
 
+def test_a_slider_shows_what_a_change_is_worth_and_the_address_remembers_it(tab, demo):
+    page = tab.open(demo + "/what-if")
+    page.wait_for_selector('#what-if[data-ready=""]', state="attached")
+    assert "as recorded" in page.locator("#said").inner_text()
+    page.locator('input[data-subject="host"]').press("End")
+    page.wait_for_selector('#what-if[data-ready="host: free"]', state="attached")
+    assert page.locator("#change").inner_text().startswith("−")
+    assert "--if 'host: free'" in page.locator("#command").inner_text()
+    tab.open(page.url)
+    page.wait_for_selector('#what-if[data-ready="host: free"]', state="attached")
+    page.get_by_role("button", name="Nothing changed").click()
+    page.wait_for_selector('#what-if[data-ready=""]', state="attached")
+
+
+def test_a_finding_leads_to_what_mending_it_is_worth(tab, demo):
+    page = tab.open(demo + "/")
+    page.locator(".findings").get_by_role("link", name="what if").first.click()
+    page.wait_for_selector("#what-if[data-ready]:not([data-ready=''])", state="attached")
+    assert "→" in page.locator("#said").inner_text()
+
+
 def test_who_holds_memory_is_two_clicks_away(tab, demo):
     page = tab.open(demo + "/")
     page.locator(".card", has_text="Peak memory").get_by_role("link", name="who holds it").click()

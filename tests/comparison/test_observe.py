@@ -26,7 +26,8 @@ from stepscope.analyses.cycles.functions import functions_of, own_of
 from stepscope.comparison.model import FUNCTIONS, OBSERVED_CYCLES, PARTS, RESOURCES, WORKLOAD
 from stepscope.comparison.observe import observe, parts_of, python_functions, workload_of
 from stepscope.core.errors import MissingTable, StepscopeError
-from stepscope.core.schema import ATTRIBUTION, CYCLES, ISSUES, KERNELS, OPS, SPANS, STACK_SAMPLES, STACKS
+from stepscope.core.result_tables import ATTRIBUTION, CYCLES
+from stepscope.core.schema import ISSUES, KERNELS, OPS, SPANS, STACK_SAMPLES, STACKS
 from stepscope.core.trace import Meta, Result, Results, Trace
 
 

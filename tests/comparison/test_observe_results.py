@@ -7,7 +7,7 @@ from cycle_traces import samples_of
 from stepscope.comparison.model import FUNCTIONS, OBSERVED_CYCLES, PARTS, RESOURCES, WORKLOAD
 from stepscope.comparison.observe import observe
 from stepscope.core.errors import MissingTable
-from stepscope.core.schema import ATTRIBUTION, CYCLES
+from stepscope.core.result_tables import ATTRIBUTION, CYCLES
 from stepscope.core.trace import Meta, Result, Results
 
 N = 6

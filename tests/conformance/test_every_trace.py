@@ -11,6 +11,7 @@ import pytest
 from plain_counts import Counts
 
 from stepscope.core.errors import UnknownFormat
+from stepscope.core.schema import CAPTURED
 from stepscope.readers import open_trace
 
 #: Made by plain_counts.py; a file without numbers is no trace.
@@ -33,9 +34,10 @@ OTHERS = [row["path"] for row in rows() if not row["spans"] and row["path"] not 
 def read(path: Path) -> Counts:
     trace = open_trace(str(path))
     dropped = trace.issues.filter(pl.col("code") == "wild_times")["count"].sum()
+    joined = (trace.spans["recorded_category"] == CAPTURED).sum()
     is_kernel = trace.spans["category"] == "kernel"
     is_linked = trace.spans["launch_id"].is_not_null()
-    return Counts(trace.spans.height + dropped, int(is_kernel.sum()), int(is_linked.sum()), trace.steps.height)
+    return Counts(trace.spans.height - joined + dropped, int(is_kernel.sum()), int(is_linked.sum()), trace.steps.height)
 
 
 @pytest.mark.parametrize("path", TRACES)

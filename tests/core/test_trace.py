@@ -4,7 +4,8 @@ import polars as pl
 import pytest
 
 from stepscope.core.errors import MissingTable, UnknownName
-from stepscope.core.schema import CYCLES, SPANS, STEPS, TABLES
+from stepscope.core.result_tables import CYCLES
+from stepscope.core.schema import SPANS, STEPS, TABLES
 from stepscope.core.trace import Meta, Result, Results, Run, StoredTables, Trace, extent_ns
 
 STEP = STEPS.conform(pl.DataFrame({"step": [3], "ts_ns": [0], "dur_ns": [10]}))

@@ -40,9 +40,11 @@ def test_a_change_is_worth_what_it_is_worth(change, step_ns):
 
 
 def test_graphs_leave_one_launch_of_all_works_and_what_waits():
-    body = as_graphs(PROGRAM).ranks[0][:4]
-    assert [type(i).__name__ for i in body] == ["Step", "Next", "Launch", "Sync"]
-    assert [work.name for work in body[2].works] == ["gemm", "gemm"]
+    """The host time between the launches goes; that before the first and after the last stays."""
+    body = (Step(), Next(0), Host(7), *SYNCED[2:5], Host(9), SYNCED[5])
+    changed = as_graphs(replace(PROGRAM, ranks=((*body, Step()),))).ranks[0]
+    assert [type(i).__name__ for i in changed] == ["Step", "Next", "Host", "Launch", "Host", "Sync", "Step"]
+    assert [work.name for work in changed[3].works] == ["gemm", "gemm"]
 
 
 def test_the_same_seed_gives_the_same_program():

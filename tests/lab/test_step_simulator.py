@@ -137,9 +137,9 @@ def test_calls_of_two_threads_wait_for_the_lock_and_the_parent_for_both_threads(
 
 def test_the_nodes_of_a_graph_run_one_after_the_other_after_one_call():
     nodes = (kernel(30, lag_ns=5), kernel(20, gap_ns=2))
-    run = simulate(Program(((Launch(7, nodes, 10, 1),),)))
+    run = simulate(Program(((Launch(7, nodes, 10, 1, after_ns=8),),)))
     assert times(run) == [(15, 45), (47, 67)]
-    assert calls(run, "cudaGraphLaunch") == [(0, 10)]
+    assert calls(run, "cudaGraphLaunch") == [(0, 18)]
 
 
 def test_spans_hold_what_ran_in_them_and_calls_know_their_operator():

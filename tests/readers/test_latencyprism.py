@@ -7,7 +7,7 @@ import pytest
 from perf_files import COLUMNS, GEMM, START_US, counters_text, perf_row, perf_text, write_case
 
 from stepscope.core.errors import CorruptInput, MissingTable, StepscopeError
-from stepscope.core.schema import ATTRIBUTION, CYCLES
+from stepscope.core.result_tables import ATTRIBUTION, CYCLES
 from stepscope.core.trace import Results
 from stepscope.readers import Source, expand, open_trace, reader_for
 from stepscope.readers.common.source import IssueLog

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.record.profiles import NOTHING, Wanted, why_none
+from stepscope.record.profiles import NOTHING, Wanted, ask_for_snapshots, why_none
 
 STEPS, WINDOW = Wanted((5, 15), None), Wanted(None, (20.0, 30.0))
 
@@ -55,3 +55,11 @@ def test_why_there_is_no_profile_is_said_with_what_to_do(wanted, processes, word
 def test_it_is_not_said_twice_or_where_none_was_wanted():
     assert why(STEPS, issues=({"code": "profile_failed"},)) is None
     assert why(NOTHING) is None
+
+
+def test_each_request_for_snapshots_makes_the_file_of_requests_longer(tmp_path):
+    (tmp_path / ".job").mkdir()
+    for _ in range(3):
+        ask_for_snapshots(tmp_path)
+    assert (tmp_path / ".job" / "memory-snapshots").stat().st_size == 3
+    assert Wanted(None, None, snapshots=True).environment({})["STEPSCOPE_RECORD_SNAPSHOTS"] == "1"

@@ -108,6 +108,16 @@ def test_with_a_ring_a_user_signal_asks_for_a_dump_and_is_not_handed_on(put, tmp
     assert meta(done.folder)["ring"] == {"keep_s": 5.0, "trigger": 2.0, "max_dumps": 10}
 
 
+@pytest.mark.parametrize("ring", [None, Ring(5.0)])
+def test_a_user_signal_asks_for_snapshots_of_memory(put, tmp_path, meta, monkeypatch, ring):
+    asked = []
+    monkeypatch.setattr(recording.profiles, "ask_for_snapshots", lambda _: asked.append(1) or sends(signal.SIGTERM)())
+    sampler = put(FakeSampler(then={"sample": sends(signal.SIGUSR1)}))
+    done = recording.run(["sleep", "60"], tmp_path / "run", memory_snapshots=True, ring=ring)
+    assert (done.exit_code, asked, "dump" in sampler.asked) == (128 + signal.SIGTERM, [1], ring is not None)
+    assert "memory_snapshot_missing" in {issue["code"] for issue in meta(done.folder)["issues"]}
+
+
 def test_other_systems_are_refused(monkeypatch, tmp_path):
     monkeypatch.setattr(recording.sys, "platform", "darwin")
     with pytest.raises(StepscopeError, match="Linux only"):

@@ -4,8 +4,8 @@ import polars as pl
 import pytest
 
 import stepscope
-from stepscope.core.result_tables import NSYS
-from stepscope.core.schema import ATTRIBUTION, CYCLES, ISSUES, Column, Table
+from stepscope.core.result_tables import ATTRIBUTION, CYCLES, NSYS
+from stepscope.core.schema import ISSUES, Column, Table
 from stepscope.core.trace import Meta, Result, Results
 from stepscope.reports._results import summarise_results
 

@@ -36,6 +36,7 @@ _OF_TRACES = {
     "fusion": "stepscope.analyses.costs.fusion",
     "roofline": "stepscope.analyses.costs.roofline",
     "mfu": "stepscope.analyses.costs.mfu",
+    "batches": "stepscope.analyses.steps.batches",
     "idle": "stepscope.analyses.steps.idle",
     "critical-path": "stepscope.analyses.critical_path.critical_path",
     "predictions": "stepscope.analyses.critical_path.predictions",
@@ -51,6 +52,8 @@ _OF_TRACES = {
     "python-stacks": "stepscope.analyses.program.python_stacks",
     "python-functions": "stepscope.analyses.program.python_stacks:PYTHON_FUNCTIONS_ANALYSIS",
     "recommendations": "stepscope.analyses.advice.recommendations",
+    "hang": "stepscope.analyses.communication.hang",
+    "hang-graph": "stepscope.analyses.communication.hang:HANG_GRAPH_ANALYSIS",
 }
 _OF_RANKS = {
     "collectives": "stepscope.analyses.ranks.collectives",

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from stepscope.core.errors import StepscopeError
+from stepscope.core.errors import MissingTable, StepscopeError
 from stepscope.core.trace import Run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from stepscope.comparison import Comparison
+    from stepscope.comparison.model import Cause, Effect, Evidence
     from stepscope.core.report import Block, Report
+
+
+#: What evidence on an operator's own time ends with.
+OWN_TIME = ": own time per cycle"
 
 
 def split_case(run: Run) -> tuple[Run, Run] | None:
@@ -49,7 +55,45 @@ def compare_two_runs(base: Run, other: Run, *, anchor: str | None = None) -> Com
         anchor = first.anchor  # so that the other run gets the same kind of cycle, if it has any
     right = [observe(trace, anchor=anchor or "auto") for trace in other]
     facts = {"base": ", ".join(base.paths), "other": ", ".join(other.paths)}
-    return replace(compare_runs(as_repeats(left), as_repeats(right)), facts=facts, arguments=_arguments(base, other))
+    result = replace(compare_runs(as_repeats(left), as_repeats(right)), facts=facts, arguments=_arguments(base, other))
+    return _with_gains(result, other)
+
+
+def _with_gains(result: Comparison, other: Run) -> Comparison:
+    """The comparison with what it is worth to remove each cause from the other run, if that is a single trace."""
+    from stepscope.analyses.critical_path.predictions import gains
+
+    step = result.step_time
+    questions = [] if step is None or result.step_verdict != "different" else [_undone(c, step) for c in result.causes]
+    if len(other) != 1 or step is None or not any(questions):
+        return result
+    trace = next(iter(other))
+    try:
+        tables = trace.spans, trace.tracks, trace.steps, trace.ops, trace.arrows
+        answers = gains(*tables, questions, step.other)
+    except MissingTable:  # nothing was recorded of the host
+        return result
+    causes = (replace(cause, gain=gain) for cause, gain in zip(result.causes, answers, strict=True))
+    return replace(result, causes=tuple(causes))
+
+
+def _undone(cause: Cause, step: Effect) -> tuple[str, ...]:
+    """The changes, as `predict` takes them, that give the other run the base's values; none if they are not known."""
+    known = [row for row in cause.evidence if row.base is not None and row.other]
+    if cause.category == "data_loading" and known:
+        return (f"loader: {_times(known[0])}",) if known[0].base else ("loader: hidden",)
+    if cause.category == "slow_operator":
+        own = [row for row in known if row.text.endswith(OWN_TIME)]
+        return tuple(f"op ~ ^{re.escape(row.text.removesuffix(OWN_TIME))}$: {_times(row)}" for row in own)
+    if cause.category == "cpu_contention" and known and step.other:
+        waited = (known[0].other or 0.0) - (known[0].base or 0.0)
+        return (f"host: {step.other / max(step.other - waited, 1.0):.6g}x",) if 0 < waited < step.other else ()
+    return ()
+
+
+def _times(row: Evidence) -> str:
+    """How many times as fast the base was, as a change; `removed` of what it did not do."""
+    return f"{(row.other or 0.0) / row.base:.6f}x" if row.base else "removed"
 
 
 def _arguments(base: Run, other: Run) -> tuple[str, ...]:

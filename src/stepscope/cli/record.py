@@ -46,6 +46,13 @@ def command(
         str, typer.Option(metavar="A:B", help="Profile a window of time after the start instead of steps (20s:30s).")
     ] = "",
     memory: Annotated[bool, typer.Option("--memory", help="Record the memory of tensors too (PyTorch).")] = False,
+    memory_snapshot: Annotated[
+        bool,
+        typer.Option(
+            "--memory-snapshot",
+            help="Write the history of device memory at the end, on SIGUSR1, and out of memory (PyTorch, CUDA).",
+        ),
+    ] = False,
     no_profiler: Annotated[
         bool, typer.Option("--no-profiler", help="Record no profile, only counters (and stacks).")
     ] = False,
@@ -87,6 +94,8 @@ def command(
     _check(is_command=bool(command_line), is_joined=pid is not None, duration=duration, trigger=trigger)
     if memory and (pid is not None or no_profiler):
         raise typer.BadParameter("needs a profile, and only a job that `record` starts has one", param_hint="--memory")
+    if memory_snapshot and pid is not None:
+        raise typer.BadParameter("needs a job that `record` starts", param_hint="--memory-snapshot")
     more: dict[str, Any] = {
         "hz": hz,
         "sched": sched,
@@ -100,7 +109,8 @@ def command(
     else:
         wanted = None if no_profiler else _steps(steps)
         times = _window(window) if window and not no_profiler else None
-        done = record.run(list(command_line or ()), output, steps=wanted, window=times, memory=memory, **more)
+        more |= {"memory": memory, "memory_snapshots": memory_snapshot}
+        done = record.run(list(command_line or ()), output, steps=wanted, window=times, **more)
     _tell(done, output)
     if done.exit_code is not None:
         raise typer.Exit(done.exit_code)

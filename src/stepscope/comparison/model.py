@@ -17,6 +17,7 @@ from stepscope.core.schema import Category, Column, Name, Table
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from stepscope.core.report import Gain
     from stepscope.core.trace import Meta
 
 Verdict = Literal["different", "no_difference", "inconclusive"]
@@ -266,7 +267,8 @@ class Cause:
     """An explanation of the difference, with its evidence.
 
     `explained_ns` is the time per cycle that it accounts for, `confidence` is between 0 and 1, and `magnitude` is
-    the resource's value in the other run over that in the base (None if unknown).
+    the resource's value in the other run over that in the base (None if unknown). `gain` is how long a cycle of the
+    other run would take with the base's value, by a replay of the recording; None where that cannot be replayed.
     """
 
     category: str
@@ -281,6 +283,7 @@ class Cause:
     evidence: tuple[Evidence, ...] = ()
     consequences: tuple[Evidence, ...] = ()
     advice: str | None = None
+    gain: Gain | None = None
 
     @property
     def certainty(self) -> str:

@@ -78,7 +78,7 @@ def observe(trace: Trace, *, anchor: str = "auto") -> tuple[Observation, ...]:
     The observations hold no reference to the trace. Raises MissingTable (no events, no clock, no cycles in the
     results), StepscopeError (nothing repeats, so there are no cycles).
     """
-    if isinstance(trace, Results):
+    if isinstance(trace, Results) and trace.spans.is_empty():
         return observe_results(trace)
     trace.require("spans", needed_by="compare")
     trace.require_clock(needed_by="compare")

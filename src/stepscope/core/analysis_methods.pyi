@@ -145,6 +145,14 @@ class AnalysisMethods:
         accelerator: str | None = None,
     ) -> pl.DataFrame:
         """How much of the device's peak FLOP/s each step's matrix products use."""
+    def batches(
+        self,
+        *,
+        by: Literal['batch', 'kind', 'law'] = 'batch',
+        hardware: str | None = None,
+        accelerator: str | None = None,
+    ) -> pl.DataFrame:
+        """Latency, tokens a second and use of the device of each batch of a server."""
     def idle(
         self,
         *,
@@ -241,6 +249,10 @@ class AnalysisMethods:
         """Functions that Python's threads were in, seen from outside: own and total shares."""
     def recommendations(self) -> pl.DataFrame:
         """What to change, by the rules of the TensorBoard profiler plugin and by ours."""
+    def hang(self) -> pl.DataFrame:
+        """Why a job hangs or crashed: the ranks to blame, the reason, how sure, since when."""
+    def hang_graph(self) -> pl.DataFrame:
+        """Who waits for whom in a job that hangs, by the shortest chain to a culprit."""
     def collectives(
         self,
         *,

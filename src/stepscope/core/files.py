@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]+(::[A-Za-z][A-Za-z0-9+.\-]+)*://")  # two letters: C:// is a drive
 _RANK = re.compile(r"(?:^|[._\-/])rank[._\-]?(\d+)(?=[._\-/]|$)", re.IGNORECASE)
 _MOST_RANK = 2**31 - 1
+#: Names that PyTorch gives to dumps of its flight recorder; the name of a host may come before the rank.
+DUMP = re.compile(r"(?:(?:nccl|comm_lib)_trace_rank|_dump)_(?:[^/\\]*_)?(\d{1,9})\Z")
 _SUFFIXES = re.compile(r"(\.(pt|trace|json|gz|zst|zip|xz|bz2))+$", re.IGNORECASE)
 #: Object stores whose packages the extra `cloud` installs.
 _CLOUD = ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl")
@@ -226,6 +228,16 @@ def rank_in(path: str) -> int | None:
         return None
     number = int(numbers[-1])
     return number if number <= _MOST_RANK else None
+
+
+def rank_of_dump(path: str) -> int | None:
+    """The rank in the name that PyTorch gives to a dump of its flight recorder; None for any other name.
+
+    >>> rank_of_dump("run/nccl_trace_rank_host-a_12"), rank_of_dump("_dump_3"), rank_of_dump("rank3.json")
+    (12, 3, None)
+    """
+    match = DUMP.search(path)
+    return None if match is None else int(match[1])
 
 
 def labels_of(paths: Sequence[str]) -> list[str]:

@@ -67,11 +67,30 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
+class Gain:
+    """What a change is worth: a step of `step_ns` would take `predicted_ns`, and between `low_ns` and `high_ns`.
+
+    `question` is the change as `stepscope predict --if` takes it, one a line. Of a bound (`basis`) the prediction is
+    its better end, and `reason` says what is not known.
+    """
+
+    question: str
+    step_ns: float
+    predicted_ns: float
+    gain_ratio: float
+    low_ns: float
+    high_ns: float
+    basis: str
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """Something that costs time, in one line; `details` are the lines below: evidence, '→ what to do'.
 
     `value_ns` is what it costs, `value_label` of what ('per step', 'in all'), `share_ratio` the same as a share of that
     whole; null where unknown. `command` are words after `stepscope` that show more: 'show idle'; see `Report.whole`.
+    `gain` is what it is worth to mend it, if that can be said.
     """
 
     title: str
@@ -80,6 +99,7 @@ class Finding:
     value_label: str = ""
     share_ratio: float | None = None
     command: str = ""
+    gain: Gain | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,8 +125,9 @@ class Report:
     `headline` is one line: what was recorded. `first` is a table that must be read before the bars. `quality` are
     sentences on what the data lacks, `issues` the table of that name (`schema.ISSUES`) of all traces. `meta` are facts
     for JSON: paths, ranks, counts. `title` is the kind of report in a word, `findings_title` the heading of the
-    findings. `document` replaces the report in JSON, for kinds of report with their own JSON shape. `quality_command`
-    shows more of the quality; `arguments` are the paths and options that whole commands have.
+    findings. `document` replaces the report in JSON, for kinds of report with their own JSON shape; `more` are further
+    members of the usual shape. `quality_command` shows more of the quality; `arguments` are the paths and options that
+    whole commands have.
     """
 
     headline: str
@@ -122,6 +143,7 @@ class Report:
     arguments: tuple[str, ...] = ()
     first: Block | None = None
     document: Mapping[str, object] | None = field(default=None, repr=False)
+    more: Mapping[str, object] = field(default_factory=dict, repr=False)
     to_text: Callable[[Report], str] | None = field(default=None, repr=False)
     to_html: Callable[[Report], str] | None = field(default=None, repr=False)
     to_figure: Callable[[Report], Any] | None = field(default=None, repr=False)

@@ -145,6 +145,11 @@ SPANS = Table(
     ),
     never_null=("span_id", "track_id", "name", "category"),
 )
+#: `recorded_category` of operators and modules that come from the capture of a graph, inside the launch that replays
+#: it: the host did not run them, so they have an order and no time.
+CAPTURED = "captured"
+#: Columns of any table that refer to rows of spans.
+SPAN_REFERENCES = ("span_id", "parent_id", "launch_id", "op_id")
 OPS = Table(
     "ops",
     "side table of spans: the arguments of a framework operator (or of a user's range)",
@@ -256,6 +261,15 @@ KERNEL_METRICS = Table(
         Column("value", pl.Float64(), "its value"),
     ),
     never_null=("span_id", "metric"),
+)
+CAPTURED_LAUNCHES = Table(
+    "captured_launches",
+    "side table of spans: a launch that ran nothing, as it was recorded into a graph",
+    (
+        Column("span_id", pl.UInt32(), "the call's span", key=True),
+        Column("kernel", Name, "the kernel that it puts into the graph, where recorded"),
+    ),
+    never_null=("span_id",),
 )
 SCHED = Table(
     "sched",
@@ -394,72 +408,59 @@ ISSUES = Table(
 
 #: The code of an issue: the recorder ran kernels one at a time, so that idle time is its own.
 SERIALISED = "serialised"
-#: Of a function's events in a cycle, those during which its metric was sampled; the others' values are interpolated.
-SAMPLED = ("all", "some", "none")
-#: What tells where cycles begin: marked steps, calls of a function, of a kernel, the sequence of kernels, the clock.
-CYCLE_STARTS = ("annotation", "function", "kernel", "sequence", "period")
-CYCLES = Table(
-    "cycles",
-    "a turn of the program's main loop, or another part of it that repeats",
+COLLECTIVE_RECORDS = Table(
+    "collective_records",
+    "a collective or a message between two ranks, as PyTorch's flight recorder of a rank noted it",
     (
-        Column("cycle", pl.Int64(), "its number", key=True),
-        Column("host", Name, "host of the process, where recorded", key=True),
-        Column("pid", pl.Int64(), "process", key=True),
-        Column("ts_ns", pl.Int64(), "start, from the origin", "ns"),
-        Column("dur_ns", pl.Int64(), "duration", "ns"),
-        Column("host_ts_ns", pl.Int64(), "start on the host; it differs from ts_ns where the device lags behind", "ns"),
-        Column("host_dur_ns", pl.Int64(), "duration on the host", "ns"),
-        Column("anchor", Name, "function whose calls mark the cycles"),
-        Column("phase", Name, "prefill or decode, where a serving engine does both"),
-        Column(
-            "is_complete", pl.Boolean(), "false for cycles at either end that were recorded only in part; null: unknown"
-        ),
-        Column(
-            "found_by", pl.Enum(CYCLE_STARTS), "how cycles were found: annotation, function, kernel, sequence, period"
-        ),
-        Column(
-            "agreement_ratio",
-            pl.Float64(),
-            "share of names that occur equally often in all cycles, if these were searched for",
-            "ratio",
-        ),
+        Column("rank", pl.Int32(), "rank that noted it", key=True),
+        Column("record_id", pl.Int64(), "its number in the order of calls of the rank", key=True),
+        Column("group", Name, "name of the process group"),
+        Column("group_desc", Name, "what the program calls the group"),
+        Column("backend", Name, "nccl, gloo or another one"),
+        Column("operation", Name, "all_reduce, send 0->1, ...; the ranks of a message are those within the group"),
+        Column("seq", pl.Int64(), "number of the collective in its group"),
+        Column("p2p_seq", pl.Int64(), "number of the message in its group"),
+        Column("is_p2p", pl.Boolean(), "whether it is a message between two ranks"),
+        Column("state", Name, "scheduled, started or completed; gloo does not go beyond scheduled"),
+        Column("retired", pl.Boolean(), "whether the rank is done with it"),
+        Column("input_sizes", Name, "shapes, as in 2048x1x5120"),
+        Column("input_dtypes", Name, "element types"),
+        Column("output_sizes", Name, "shapes"),
+        Column("output_dtypes", Name, "element types"),
+        Column("created_ns", pl.Int64(), "time of the call, from the first one of all ranks", "ns"),
+        Column("started_ns", pl.Int64(), "time at which the recorder saw that it had begun", "ns"),
+        Column("completed_ns", pl.Int64(), "time at which the recorder saw that it had ended", "ns"),
+        Column("timeout_ns", pl.Int64(), "how long the group waits for it", "ns"),
+        Column("line", Name, "innermost line of the user's code, as in train (train.py:12)"),
+        Column("stack_id", pl.UInt32(), "the stack of the call"),
     ),
+    never_null=("rank", "is_p2p", "retired"),
 )
-ATTRIBUTION = Table(
-    "attribution",
-    "share of a cycle that a function took (beta), mean of a resource meanwhile (mu); a row per function and metric",
+GROUP_STATUS = Table(
+    "group_status",
+    "how far a rank came in one of its process groups; one row without a group if its dump names none",
     (
-        Column("cycle", pl.Int64(), "number of the cycle", key=True),
-        Column("device", Name, "where the function ran: host, gpuN", key=True),
-        Column("name", Name, "function as recorded", key=True),
-        Column("metric", Name, "resource; null if none was sampled during the function", key=True),
-        Column("mu", pl.Float64(), "mean of the metric during the events, weighted by their durations"),
-        Column("unit", Name, "unit of mu and sigma, where known"),
-        Column("calls", pl.Int64(), "its events in the cycle; the same in each row of the function"),
-        Column("total_ns", pl.Int64(), "their summed duration; the same in each row of the function", "ns"),
-        Column(
-            "beta_ratio", pl.Float64(), "that duration divided by the cycle's; above 1 where threads add up", "ratio"
-        ),
-        Column(
-            "resource", Name, "what the metric belongs to: gpuN, host, cpu, pid:N, a disk, …; null: unknown", key=True
-        ),
-        Column("sigma", pl.Float64(), "its standard deviation during the events"),
-        Column("sampled", pl.Enum(SAMPLED), "which events had samples of their own: all, some, none"),
-        Column("pid", pl.Int64(), "process", key=True),
-        Column("host", Name, "host of the process, where recorded", key=True),
-        Column("category", Category, "what the function is, in stepscope's own closed list"),
-        Column("recorded_category", Name, "what it is, in the recorder's own word"),
-        Column("short_name", Name, "its name as shortened by the recorder"),
-        Column("recorded_beta", pl.Float64(), "100 times beta, as recorded"),
-        Column("recorded_mu", pl.Float64(), "100 times mu, as recorded: percent for shares only"),
+        Column("rank", pl.Int32(), "rank", key=True),
+        Column("group", Name, "name of the process group; null: unknown", key=True),
+        Column("pg_id", pl.Int64(), "number of the group on this rank", key=True),
+        Column("group_desc", Name, "what the program calls the group"),
+        Column("members", Name, "ranks of the group, as in [0, 4]; null: not recorded"),
+        Column("enqueued", pl.Int64(), "number of the last operation that was enqueued"),
+        Column("started", pl.Int64(), "number of the last operation that had started"),
+        Column("completed", pl.Int64(), "number of the last operation that had completed"),
+        Column("dumped_ns", pl.Int64(), "time at which the dump was written, by the date of its file", "ns"),
+        Column("is_whole", pl.Boolean(), "whether the dump could be read to its end"),
+        Column("source", pl.String(), "the file"),
     ),
+    never_null=("rank",),
 )
 
 TABLES: Mapping[str, Table] = {
     t.name: t
     for t in (
-        DEVICES, TRACKS, SPANS, OPS, FRAMES, KERNELS, TRANSFERS, COLLECTIVES, HLO_OPS, KERNEL_METRICS, SCHED,
-        ALLOCATIONS, RESERVATIONS, COUNTERS, STACKS, STACK_SAMPLES, ARROWS, STEPS, STEP_COSTS, ISSUES,
+        DEVICES, TRACKS, SPANS, OPS, FRAMES, KERNELS, TRANSFERS, COLLECTIVES, HLO_OPS, KERNEL_METRICS,
+        CAPTURED_LAUNCHES, SCHED, ALLOCATIONS, RESERVATIONS, COUNTERS, STACKS, STACK_SAMPLES, ARROWS, STEPS,
+        STEP_COSTS, COLLECTIVE_RECORDS, GROUP_STATUS, ISSUES,
     )
 }  # fmt: skip
 

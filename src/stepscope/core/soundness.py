@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stepscope.core.schema import SPANS
+from stepscope.core.schema import SPAN_REFERENCES, SPANS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 #: Columns that hold row numbers, and the table that has these rows.
 _ROWS_OF: Mapping[str, str] = {
-    **dict.fromkeys(("span_id", "parent_id", "launch_id", "op_id"), "spans"),
+    **dict.fromkeys(SPAN_REFERENCES, "spans"),
     **dict.fromkeys(("track_id", "from_track_id", "to_track_id"), "tracks"),
     "device_id": "devices",
     "stack_id": "stacks",

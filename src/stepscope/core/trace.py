@@ -258,6 +258,11 @@ class Trace:
         return self.table("kernel_metrics")
 
     @property
+    def captured_launches(self) -> pl.DataFrame:
+        """Launches that were recorded into a graph and ran nothing."""
+        return self.table("captured_launches")
+
+    @property
     def sched(self) -> pl.DataFrame:
         """Threads' time on cores and their waits for cores."""
         return self.table("sched")
@@ -296,6 +301,16 @@ class Trace:
     def step_costs(self) -> pl.DataFrame:
         """Measurements of the training loop's own timer."""
         return self.table("step_costs")
+
+    @property
+    def collective_records(self) -> pl.DataFrame:
+        """Collectives and messages as the flight recorders of all ranks noted them."""
+        return self.table("collective_records")
+
+    @property
+    def group_status(self) -> pl.DataFrame:
+        """How far each rank came in each of its process groups."""
+        return self.table("group_status")
 
     @property
     def issues(self) -> pl.DataFrame:

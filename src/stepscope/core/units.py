@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from decimal import Decimal
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -45,6 +46,15 @@ def duration(ns: float | None) -> str:
     (big, big_s), (small, small_s) = next(s for s in steps if round(seconds / s[1][1]) * s[1][1] >= s[0][1])
     whole, rest = divmod(round(seconds / small_s), big_s // small_s)
     return f"{sign}{whole:,} {big} {rest} {small}"
+
+
+def instant(unix_ns: int) -> str:
+    """A point in time, from 1970, as '2026-11-22 21:22:17 UTC'.
+
+    >>> instant(1_795_351_337_812_117_567)
+    '2026-11-22 20:42:17 UTC'
+    """
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(unix_ns // _SECOND_NS))
 
 
 def size(n_bytes: float | None) -> str:

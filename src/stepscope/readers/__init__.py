@@ -11,6 +11,7 @@ from stepscope import store
 from stepscope.core import files
 from stepscope.core.errors import StepscopeError, UnknownFormat
 from stepscope.core.registry import Registry
+from stepscope.readers.captures import capture_files, with_captures
 from stepscope.readers.common.impossible import without_impossible
 from stepscope.readers.common.source import Source, head_of, members
 from stepscope.readers.formats import (
@@ -99,6 +100,8 @@ def _opened(
 ) -> Trace:
     file, member = _one_file(path)
     trace = _trace(Source(file, member, max_bytes, progress), keep=keep)
+    if capture_files(file) or "captured_launches" in trace.tables:
+        trace = with_captures(trace, file, lambda capture: _trace(Source(capture, None, max_bytes), keep=keep))
     if counters is None and side_file(file, (*COUNTER_FILES, *_OF_RECORDER)) is None:
         return trace
     from stepscope.readers.recorded.counters import FORMAT, attach, with_recording
@@ -141,7 +144,7 @@ def side_files(path: str) -> list[str]:
     counters = side_file(path, COUNTER_FILES)
     folder = files.split(path)[0]
     of_recorder = [] if files.is_url(path) else [files.joined(folder, name) for name in _OF_RECORDER]
-    return [*([] if counters is None else [counters]), *filter(files.exists, of_recorder)]
+    return [*([] if counters is None else [counters]), *filter(files.exists, of_recorder), *capture_files(path)]
 
 
 def _trace(source: Source, *, keep: bool) -> Trace:
@@ -222,6 +225,7 @@ def _folder(path: str) -> list[str]:
 
 def _traces_of(group: list[str]) -> list[str]:
     """Those of the files that are traces, and the members of archives of them."""
+    dumps = [file for file in group if files.rank_of_dump(file) is not None]
     candidates = [file for file in group if file.lower().endswith(_ENDINGS) and files.split(file)[1] not in STACK_FILES]
     known = {file for file in candidates if _is_trace(file)}
     # A file whose name differs only in a number belongs to the same group, even if it is damaged.
@@ -229,7 +233,7 @@ def _traces_of(group: list[str]) -> list[str]:
     traces = _without_twins(
         [file for file in candidates if file in known or (_shape(file) in names and not _is_superseded(file))]
     )
-    return [member for file in traces for member in _stored_at(file) or _members(file)]
+    return [*dumps, *(member for file in traces for member in _stored_at(file) or _members(file))]
 
 
 def _counters_of(group: list[str]) -> list[str]:

@@ -6,20 +6,20 @@ Recognising is data, so that opening a file imports the module of its own format
 from __future__ import annotations
 
 import csv
-import json
 import re
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import polars as pl
 
 from stepscope.core import files
 from stepscope.core.errors import StepscopeError
-from stepscope.core.result_tables import NSYS, RESULTS
+from stepscope.core.result_tables import ASCEND, NSYS, RESULTS
 from stepscope.core.schema import ISSUES, TABLES
-from stepscope.readers.common.source import SQLITE_MAGIC
+from stepscope.readers import ascend
+from stepscope.readers.common.source import DUMP_AS_JSON, SQLITE_MAGIC, family_of_dump
 from stepscope.readers.nsight import nsys_stats_files
 from stepscope.readers.rocm import rocprof_files
 
@@ -32,13 +32,8 @@ if TYPE_CHECKING:
 
 #: Each kind of side file, by the names that it may have.
 COUNTER_FILES = ("counters.parquet", "counters.csv", "counters.csv.gz", "counters.csv.zst")
-COUNTER_COLUMNS = {
-    "ts_ns": pl.Int64(),
-    "metric": pl.String(),
-    "unit": pl.String(),
-    "device": pl.String(),
-    "value": pl.Float64(),
-}
+_TEXTS = dict.fromkeys(("metric", "unit", "device"), pl.String())
+COUNTER_COLUMNS = {"ts_ns": pl.Int64(), **_TEXTS, "value": pl.Float64()}
 STACK_FILES = ("stacks.tsv.gz", "stacks.tsv")
 SCHEDULING = "sched.ring"
 RECORDING = "meta.json"
@@ -54,15 +49,6 @@ def side_file(path: str, names: Sequence[str]) -> str | None:
             return None
         return next((file for name in names if (file := files.joined(folder, name)) in listed), None)
     return next((file for name in names if files.exists(file := files.joined(folder, name))), None)
-
-
-def recording_of(path: str) -> dict[str, Any]:
-    """The meta.json of a recording in the folder of a trace; empty if there is none."""
-    try:
-        recording = json.loads((Path(path).parent / RECORDING).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return recording if isinstance(recording, dict) and recording.get("recorder") == "stepscope" else {}
 
 
 def with_issues(trace: Trace, issues: IssueLog) -> Trace:
@@ -218,10 +204,10 @@ def _is_in_another(path: str) -> bool:
     part = _ASCEND_PART.fullmatch(name)
     if part is None:
         return False
-    others = [f"msprof_{part['of']}_{part['iteration']}"]
+    names = [f"msprof_{part['of']}_{part['iteration']}"]
     if part["what"] == "step_trace":
-        others = [f"step_trace_{part['of']}_{i}" for i in range(min(int(part["iteration"]), 100))]
-    return any(files.exists(files.joined(folder, other + part["suffix"])) for other in others)
+        names = [f"step_trace_{part['of']}_{i}" for i in range(min(int(part["iteration"]), 100))]
+    return any(files.exists(files.joined(folder, name + part["suffix"])) for name in names)
 
 
 def _is_list_of_packets(head: bytes) -> bool:
@@ -281,6 +267,27 @@ FORMATS = (
         cacheable=True,
     ),
     Format(
+        name="ascend",
+        doc="Ascend's profilers: a rank's folder as text or as SQLite (ascend_pytorch_profiler_*.db, msprof_*.db)",
+        module="ascend.folder",
+        signs=(
+            # The tables of these databases are listed anywhere in the file.
+            Sign(1.0, _SQLITE, path=ascend.DATABASE),
+            Sign(1.0, _SQLITE, (b"COMPUTE_TASK_INFO", b"STRING_IDS")),
+            Sign(1.0, _SQLITE, path=re.compile(r"(?:^|[/\\])analysis\.db\Z"), superseded=0.35),
+            Sign(1.0, re.compile(_OBJECT.pattern + b"|" + _LIST.pattern), (b'"ph"',), path=ascend.TIMELINE_PATH),
+            Sign(1.0, _OBJECT, (b'"Communication Time Info"',), superseded=0.35),
+            Sign(1.0, _OBJECT, (b'"Transport Type"', b'"Transit Size(MB)"'), superseded=0.35),
+            *(Sign(1.0, columns=columns, superseded=0.35) for columns in ascend.HEADERS.values()),
+        ),
+        provides=(
+            "devices", "tracks", "spans", "ops", "kernels", "transfers", "collectives", "kernel_metrics", "allocations",
+            "counters", "stacks", "arrows", "steps", "issues", *ASCEND,
+        ),
+        companion_files=ascend.family,
+        is_superseded=ascend.is_superseded,
+    ),
+    Format(
         name="perfetto",
         doc="Perfetto's protobuf (.pftrace, .perfetto-trace), also packed: PyTorch, rocprofv3, and other track events",
         module="perfetto",
@@ -310,21 +317,6 @@ FORMATS = (
             "counters", "stacks", "steps", "issues",
         ),
         is_superseded=_is_in_another,
-        cacheable=True,
-    ),
-    Format(
-        name="ascend",
-        doc="Ascend's profilers, exported to SQLite (ascend_pytorch_profiler_*.db, msprof_*.db)",
-        module="ascend",
-        signs=(
-            # The tables of these databases are listed anywhere in the file.
-            Sign(1.0, _SQLITE, path=re.compile(r"(?:^|[/\\])(?:ascend_\w+_profiler|msprof)_?[\w-]*\.db\Z")),
-            Sign(1.0, _SQLITE, (b"COMPUTE_TASK_INFO", b"STRING_IDS")),
-        ),
-        provides=(
-            "devices", "tracks", "spans", "ops", "kernels", "transfers", "collectives", "kernel_metrics", "allocations",
-            "counters", "stacks", "arrows", "steps", "issues",
-        ),
         cacheable=True,
     ),
     Format(
@@ -462,12 +454,21 @@ FORMATS = (
         doc="LatencyPrism's perf_data.csv, also packed: results; read with the counters_data.csv next to it",
         module="latencyprism",
         signs=(
-            Sign(
-                1.0,
-                columns=LATENCYPRISM_COLUMNS,
-            ),
+            Sign(1.0, columns=LATENCYPRISM_COLUMNS),
         ),
         provides=("cycles", "attribution", "counters", "issues"),
+    ),
+    Format(
+        name="flight-recorder",
+        doc="dumps of PyTorch's flight recorder, pickle or JSON: all ranks of a folder together; see hangs.md",
+        module="flight_recorder",
+        signs=(
+            Sign(1.0, re.compile(rb"\x80[\x02-\x05]"), (b"pg_config", b"pg_status")),
+            Sign(1.0, _OBJECT, pattern=DUMP_AS_JSON),
+            Sign(0.5, path=files.DUMP),  # empty, or torn in its first bytes
+        ),
+        provides=("collective_records", "group_status", "stacks", "issues"),
+        companion_files=family_of_dump,
     ),
     # Side files are not so sure that they would be taken for a trace of their folder.
     Format(

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stepscope.core.errors import CorruptInput, StepscopeError
-from stepscope.core.schema import ATTRIBUTION, COUNTERS, CYCLES
+from stepscope.core.result_tables import ATTRIBUTION, CYCLES
+from stepscope.core.schema import COUNTERS
 from stepscope.core.trace import Meta, Result, Results, Trace
 from stepscope.readers.common.source import IssueLog, Source
 from stepscope.readers.formats import (

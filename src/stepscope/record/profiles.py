@@ -1,4 +1,4 @@
-"""Which profile the job's processes should make, and why there is none in the end."""
+"""Which profile and snapshots of memory the job's processes should make, and why there is none in the end."""
 
 from __future__ import annotations
 
@@ -6,23 +6,36 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from stepscope.record.system.meta import issue
+from stepscope.record.system.meta import FOLDER, issue
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 #: How files of profiles end, as the start-up hook names them: torch, JAX, Paddle.
 ENDINGS = (".pt.trace.json.gz", ".jax.trace.json.gz", ".paddle_trace.pb.gz")
+#: How snapshots of memory end: the last one, of a failure to allocate, or asked for; a regular expression.
+SNAPSHOTS = r"\.memory(\.(oom|asked)-\d+)?\.pickle"
+NO_SNAPSHOT = (
+    "no snapshot of memory: no process of the job used PyTorch with CUDA and ended by itself, ran out of memory, or "
+    "was asked for one by SIGUSR1"
+)
+#: In the folder of messages: the recorder makes it a byte longer for each snapshot that it asks for.
+_REQUESTS = "memory-snapshots"
 _FRAMEWORKS = {"torch": "PyTorch", "paddle": "Paddle", "jax": "JAX"}
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Profile steps A up to B, a window after the job's start in s, or nothing; with `memory`, tensors' memory too."""
+    """Profile steps A up to B, a window after the job's start in s, or nothing; with `memory`, tensors' memory too.
+
+    With `snapshots`, the history of device memory is recorded.
+    """
 
     steps: tuple[int, int] | None
     window: tuple[float, float] | None
     memory: bool = False
+    snapshots: bool = False
 
     def facts(self) -> dict[str, Any]:
         """For meta.json."""
@@ -44,10 +57,17 @@ class Wanted:
             "STEPSCOPE_RECORD_STEPS": f"{self.steps[0]}:{self.steps[1]}" if self.steps else "",
             "STEPSCOPE_RECORD_WINDOW": window,
             **({"STEPSCOPE_RECORD_MEMORY": "1"} if self.memory else {}),
+            **({"STEPSCOPE_RECORD_SNAPSHOTS": "1"} if self.snapshots else {}),
         }
 
 
 NOTHING = Wanted(None, None)
+
+
+def ask_for_snapshots(folder: Path) -> None:
+    """Have the job's processes write snapshots of their memory. Raises OSError."""
+    with (folder / FOLDER / _REQUESTS).open("ab") as requests:
+        requests.write(b"\n")
 
 
 def why_none(document: Mapping[str, Any], wanted: Wanted) -> list[dict[str, Any]]:

@@ -37,7 +37,9 @@ _ENDINGS = "|".join(re.escape(end) for end in profiles.ENDINGS)
 #: Signals that end the recording of a process that we have joined.
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: What --force may remove: what an earlier recording wrote, and nothing else.
-_OURS = re.compile(rf"(meta\.json|counters\.csv\.gz|sched\.ring|stacks\.tsv\.gz|(rank|pid)\d+.*({_ENDINGS}))")
+_OURS = re.compile(
+    rf"(meta\.json|counters\.csv\.gz|sched\.ring|stacks\.tsv\.gz|(rank|pid)\d+.*({_ENDINGS}|{profiles.SNAPSHOTS}))"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,7 @@ def run(
     steps: tuple[int, int] | None = (5, 15),
     window: tuple[float, float] | None = None,
     memory: bool = False,
+    memory_snapshots: bool = False,
     sched: bool = False,
     stacks_hz: int | None = None,
     ring: Ring | None = None,
@@ -70,7 +73,8 @@ def run(
     """Run a command and record it: counters, and for Python jobs with torch, Paddle or JAX a profile.
 
     The profile is of steps A up to B, or of a `window` from one time after the start to another; both None: no profile.
-    With `memory`, a PyTorch profile has the memory of tensors too.
+    With `memory`, a PyTorch profile has the memory of tensors too. With `memory_snapshots`, PyTorch processes write
+    the history of their device memory at their end, when SIGUSR1 comes, and when a device is out of memory.
     `sched` records when each thread had a core or waited for one. `stacks_hz` is how often a second py-spy samples the
     stacks of Python processes (None: not). With a `ring` only counters of the last seconds are kept, and SIGUSR1 dumps
     them instead of being handed on. The command keeps our standard input, output and error; other signals that
@@ -79,7 +83,7 @@ def run(
     """
     _check_system()
     job.find_program(command)
-    wanted = profiles.Wanted(None if window else steps, window, memory)
+    wanted = profiles.Wanted(None if window else steps, window, memory, memory_snapshots)
     target = _prepared(Path(folder), force=force)
     mask = job.forwarding()
     try:
@@ -102,7 +106,14 @@ def run(
         collector.send(pid)
         sampler.send(pid)
         stack_recorder.send(pid)
-        status = job.wait(pid, {} if ring is None else {signal.SIGUSR1: sampler.dump})
+
+        def ask() -> None:
+            if ring is not None:
+                sampler.dump()
+            if memory_snapshots:
+                profiles.ask_for_snapshots(target)
+
+        status = job.wait(pid, {} if ring is None and not memory_snapshots else {signal.SIGUSR1: ask})
         seconds = time.monotonic() - start
         stack_result = stack_recorder.end()
         problems = sampler.end(terminate=False)
@@ -267,6 +278,8 @@ def _ended(
             fields["end_unix_ns"] = time.time_ns()
         if not _traces(folder):
             issues += profiles.why_none(document, wanted)
+        if wanted.snapshots and not any(folder.glob("*.memory*.pickle")):
+            issues.append(meta.issue("memory_snapshot_missing", profiles.NO_SNAPSHOT, severity="info"))
         meta.merge(folder, issues, **stack_result.fields, **fields)
     except OSError as error:
         problem = f"cannot write {folder / meta.NAME}: {error.strerror or error}"

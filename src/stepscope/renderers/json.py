@@ -7,12 +7,16 @@ A table is a list of row objects. A report is one object, whose shape only grows
      "bars":     [{"label": str, "value": str, "parts": [{"name": str, "ratio": number}], "notes": [str],
                    "commands": [str]}],
      "findings": [{"title": str, "details": [str], "value_ns": number|null, "value_label": str,
-                   "share_ratio": number|null, "command": str}],
+                   "share_ratio": number|null, "command": str,
+                   "gain": {"question": str, "step_ns": number, "predicted_ns": number, "gain_ratio": number,
+                            "low_ns": number, "high_ns": number, "basis": str, "reason": str|null}|null}],
      "tables":   [{"title": str, "name": str, "command": str, "note": str,
                    "columns": [{"name": str, "unit": str|null, "key": bool, "doc": str}], "rows": [{column: value}]}],
      "quality":  [str],
      "issues":   [{"code": str, "severity": str, "count": int, "example": str}],
      "meta":     {fact: value}}
+
+The report of dumps of a flight recorder also has "hang": {"verdict": str, "culprits": [object], "waiting": [object]}.
 
 Commands are whole, with `stepscope` and the paths; `commands` of a bar belong to its notes and may be empty.
 """
@@ -51,6 +55,7 @@ def _document(report: Report) -> dict[str, Any]:
         "quality": report.quality,
         "issues": [] if report.issues is None else report.issues.to_dicts(),
         "meta": dict(report.meta),
+        **report.more,
     }
 
 

@@ -182,8 +182,12 @@ def _computation(work: pl.DataFrame, trace: Trace, scope: Scope, computation_ns:
 
 
 def _group_of(name: str) -> str:
-    group = kernel_class(name)
-    group = _GROUPS.get(group, group)
+    return group_of(kernel_class(name))
+
+
+def group_of(kernel_class: str) -> str:
+    """The group of costs that kernels of a class belong to."""
+    group = _GROUPS.get(kernel_class, kernel_class)
     return group if group in _TITLES else "other"
 
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stepscope.core import files
-from stepscope.core.report import Bar, Block, Finding, Note, Part, Report
+from stepscope.core.report import Bar, Block, Finding, Gain, Note, Part, Report
 from stepscope.core.schema import ISSUES, Column, Table
 from stepscope.core.step_parts import IDLE
 from stepscope.core.units import count, counted, duration, percent, ranges, size
 from stepscope.reports._job import devices_of, measured, owners, runs_of
 from stepscope.reports._stragglers import Stragglers, stragglers_among
-from stepscope.reports._summary import AHEAD, ENDS, NO_DEVICE, SLOWEST_STEPS, TALK
+from stepscope.reports._summary import AHEAD, ENDS, NO_DEVICE, SLOWEST_STEPS, TALK, gain_text
 from stepscope.reports._tables import merged
 
 if TYPE_CHECKING:
@@ -379,9 +379,7 @@ def _findings(summaries: Sequence[Summary], late: Sequence[Finding]) -> tuple[Fi
         finding = _finding(with_time, of_rank, whole)
         if finding.share_ratio is None or finding.share_ratio >= _LEAST_SHARE * between:
             candidates.append((kind, finding))
-    timed = sorted(((k, f) for k, f in candidates if f.value_ns is not None), key=lambda kf: -(kf[1].value_ns or 0))[
-        :_SHOWN
-    ]
+    timed = sorted(((k, f) for k, f in candidates if f.value_ns is not None), key=lambda kf: _worth(kf[1]))[:_SHOWN]
     shown = {kind for kind, _ in timed}
     covered_by = {cost.kind: set(cost.covered_by) for summary in with_time for cost in summary.costs}
     # Findings without a time come last, and only if no finding above covers them.
@@ -394,16 +392,25 @@ def _causes_first(timed: Sequence[tuple[str, Finding]], late: Sequence[Finding])
 
     It does so if it causes a good part of that time: a cause comes before its effect.
     """
-    waits = max((f.value_ns or 0.0 for kind, f in timed if kind == TALK), default=0.0)
-    places = [(f.value_ns or 0.0, 0, f) for _, f in timed]
+    talk = next((f for kind, f in timed if kind == TALK), None)
+    waits = 0.0 if talk is None else talk.value_ns or 0.0
+    places = [(_worth(f), 1, f) for _, f in timed]
     for straggler in late:
         cost = straggler.value_ns or 0.0
         cause, facts, *more = straggler.details
         facts += "; part of the communication time" if waits else ""
         finding = replace(straggler, details=(cause, facts, *more))
-        places.append((max(cost, waits) if cost >= _GOOD_PART * waits else cost, 1, finding))
-    places.sort(key=lambda place: (-place[0], -place[1], -(place[2].value_ns or 0.0)))
+        is_cause = talk is not None and cost >= _GOOD_PART * waits
+        own = _worth(finding)
+        places.append((min(own, _worth(talk)) if is_cause and talk is not None else own, 0, finding))
+    places.sort(key=lambda place: (*place[:2], -(place[2].value_ns or 0.0)))
     return [finding for _, _, finding in places]
+
+
+def _worth(finding: Finding) -> tuple[float, float]:
+    """Where a finding comes in the order of gains, then of costs. Its share stands for a gain that is not known."""
+    gained = finding.share_ratio if finding.gain is None else finding.gain.gain_ratio
+    return -round(gained or 0.0, 3), -(finding.value_ns or 0.0)
 
 
 def _finding(summaries: Sequence[Summary], of_rank: dict[int, Cost], whole_ns: int) -> Finding:
@@ -425,6 +432,10 @@ def _finding(summaries: Sequence[Summary], of_rank: dict[int, Cost], whole_ns: i
     if cost.ns is None:
         return Finding(cost.title, tuple(details), command=cost.command)
     total = sum(c.ns or 0.0 for c in of_rank.values())
+    gain = _mean_gain([c.gain for c in of_rank.values() if c.gain is not None])
+    if gain is not None:
+        at = next((i for i, detail in enumerate(details) if detail.startswith("→")), len(details))
+        details.insert(at, gain_text(gain, "Twice as fast" if gain.question.endswith(": 2x") else "Fixing it"))
     return Finding(
         title=cost.title,
         details=tuple(details),
@@ -432,7 +443,20 @@ def _finding(summaries: Sequence[Summary], of_rank: dict[int, Cost], whole_ns: i
         value_label="per step" if stepped else "in all",
         share_ratio=total / whole_ns if whole_ns else None,
         command=cost.command,
+        gain=gain,
     )
+
+
+def _mean_gain(gains: Sequence[Gain]) -> Gain | None:
+    """The mean over ranks; a bound if it is one on any of them."""
+    if not gains:
+        return None
+    times = ("step_ns", "predicted_ns", "low_ns", "high_ns")
+    means = {name: statistics.fmean(getattr(gain, name) for gain in gains) for name in times}
+    first = next((gain for gain in gains if gain.reason), gains[0])
+    ratio = 1 - means["predicted_ns"] / means["step_ns"] if means["step_ns"] else 0.0
+    return Gain(first.question, means["step_ns"], means["predicted_ns"], ratio, means["low_ns"], means["high_ns"],
+                first.basis, first.reason)  # fmt: skip
 
 
 def _issues(summaries: Sequence[Summary]) -> pl.DataFrame:

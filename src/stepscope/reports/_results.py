@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stepscope.core.report import Block
-from stepscope.core.result_tables import NSYS
-from stepscope.core.schema import ATTRIBUTION, DEVICE_WORK, Column, Table
+from stepscope.core.result_tables import ATTRIBUTION, NSYS
+from stepscope.core.schema import DEVICE_WORK, Column, Table
 from stepscope.reports._quality import lacks_of_issues
 from stepscope.reports._summary import Lack, Summary
 from stepscope.reports._without_profile import parts_by_class

@@ -10,6 +10,8 @@ import polars as pl
 from stepscope.analyses.common.span_lookup import own_time
 from stepscope.analyses.kernels.kernels import KERNEL_SUMMARY
 from stepscope.analyses.program.operators import OPERATORS
+from stepscope.analyses.steps.batches import BATCHES, batches
+from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import union_by
 from stepscope.core.names import map_names, without_number
 from stepscope.core.report import Block
@@ -57,6 +59,17 @@ def operator_block(operators: pl.DataFrame) -> Block:
     )
     frame = operators.select("name", "calls", *measures).head(_ROWS_OF_RANK)
     return Block("Operators", OPERATORS, frame, "show operators")
+
+
+def batch_blocks(trace: Trace) -> list[Block]:
+    """The kinds of batches that an engine ran, if its ranges name any."""
+    try:
+        kinds = batches(trace.spans, trace.tracks, trace.ops, trace.kernels, trace.devices, by="kind")
+    except MissingTable:
+        return []
+    wanted = ("kind", "n_batches", "dur_ns", "p90_ns", "tokens_per_s", "n_requests", "n_tokens", "mbu_ratio")
+    shown = kinds.select(c for c in wanted if kinds[c].null_count() < kinds.height)
+    return [Block("Batches", BATCHES, shown, "show batches")]
 
 
 def kernel_block(kernels: pl.DataFrame) -> Block:
@@ -116,7 +129,7 @@ def merged(blocks: Sequence[Sequence[Block]]) -> tuple[Block, ...]:
         mine = [block for of_rank in blocks for block in of_rank if block.title == title]
         ratio = next((c for c in ("share_ratio", "busy_ratio", "mean_threads") if c in mine[0].frame.columns), None)
         if ratio is None:  # no shares of a whole: nothing to add up
-            frame = pl.concat([block.frame for block in mine])
+            frame = pl.concat([block.frame for block in mine], how="diagonal").head(_ROWS_OF_RANK)
             tables.append(Block(title, mine[0].table, frame, mine[0].command))
             continue
         frame = mine[0].frame if len(mine) == 1 else _summed([block.frame for block in mine], ratio)

@@ -13,6 +13,7 @@ from stepscope.comparison.model import EFFECTS, KINDS
 from stepscope.core import units
 from stepscope.core.report import Bar, Block, Finding, Part, Report
 from stepscope.core.schema import Column, Table
+from stepscope.reports._summary import gain_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -213,6 +214,9 @@ def _finding(cause: Cause, result: Comparison) -> Finding:
     rows = [row for row in cause.evidence if not _is_in(row, title)]
     details = [row.text if _is_in(row, whole) else _evidence(row) for row in rows]
     details += [f"follows from it: {_evidence(row)}" for row in cause.consequences]
+    if cause.gain is not None:
+        base = "" if step is None else f"; the base takes {units.duration(step.base)}"
+        details.append(gain_text(cause.gain, "Without it") + base)
     if cause.advice:
         details.append(f"→ {cause.advice}")
     return Finding(
@@ -221,6 +225,7 @@ def _finding(cause: Cause, result: Comparison) -> Finding:
         value_ns=(cause.explained_ns or None) if result.step_verdict == "different" else None,
         value_label="of the change" if share is not None else "per step",
         share_ratio=share if share is not None and 0 < share <= 1 else None,
+        gain=cause.gain,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from dataclasses import replace
 from functools import partial
@@ -13,24 +14,27 @@ from stepscope import store
 from stepscope.analyses.advice.recommendations import Facts
 from stepscope.analyses.common.device_work import label_devices, on_devices
 from stepscope.analyses.common.windows import recorded
+from stepscope.analyses.critical_path.predictions import gains
 from stepscope.analyses.kernels.kernels import kernels
 from stepscope.analyses.program.operators import operators
 from stepscope.analyses.resources.memory import device_memory
 from stepscope.core.errors import MissingTable, StepscopeError
+from stepscope.core.names import KERNEL_CLASSES
 from stepscope.core.remedies import Recording, recording_of, remedy
-from stepscope.core.report import Note
+from stepscope.core.report import Note, Report
 from stepscope.core.schema import DEVICE_WORK, SERIALISED
 from stepscope.core.trace import Opener, Results, Trace
 from stepscope.core.units import counted, duration, percent, size
-from stepscope.reports._device import device_time
+from stepscope.reports._device import device_time, group_of
+from stepscope.reports._hang import hang_report, is_of_dumps
 from stepscope.reports._headline_and_bars import overview_of_ranks
 from stepscope.reports._host import has_host_work, host_time
 from stepscope.reports._job import job_of
 from stepscope.reports._quality import lacks_of_issues, quality
 from stepscope.reports._results import summarise_results
 from stepscope.reports._stragglers import MOST_CALLS, packed_calls
-from stepscope.reports._summary import AHEAD, SLOWEST_STEPS, Cost, Memory, Scope, Summary, scope_of
-from stepscope.reports._tables import kernel_block, name_block, operator_block, track_block
+from stepscope.reports._summary import AHEAD, SLOWEST_STEPS, TALK, Cost, Memory, Scope, Summary, scope_of
+from stepscope.reports._tables import batch_blocks, kernel_block, name_block, operator_block, track_block
 from stepscope.reports._without_profile import (
     hardware_use,
     only_scheduled,
@@ -47,12 +51,12 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from stepscope.core.report import Block, Report
+    from stepscope.core.report import Block
     from stepscope.core.trace import Run
     from stepscope.reports._device import DeviceTime
     from stepscope.reports._host import HostTime
 
-    Outcome = Summary | StepscopeError
+    Outcome = Summary | Report | StepscopeError
     Each = Callable[[Callable[[str], Outcome], Sequence[str]], list[Outcome]]
 
 __all__ = ["WHAT", "overview", "overview_of_ranks", "summarise", "summarise_file"]
@@ -74,22 +78,26 @@ def overview(source: Trace | Run, *, each: Each | None = None) -> Report:
     be read.
     """
     if isinstance(source, Trace):
-        return overview_of_ranks([summarise(source)])
+        return hang_report(source) if is_of_dumps(source) else overview_of_ranks([summarise(source)])
     n_files = len(source.paths)
     most_calls = MOST_CALLS // n_files if n_files > 1 else 0
     one = partial(summarise_file, source.open_trace, most_calls=most_calls, keep_trace=n_files <= _MOST_CACHED)
     outcomes = (each or _in_turn)(one, source.paths)
-    job = job_of(source.paths, outcomes)
+    hangs = [one for one in outcomes if isinstance(one, Report)]
+    if hangs:
+        return hangs[0]
+    job = job_of(source.paths, [one for one in outcomes if not isinstance(one, Report)])
     report = overview_of_ranks(job.summaries, *job.sentences())
     return replace(report, meta={**report.meta, **job.facts()})
 
 
 def summarise_file(
     open_trace: Callable[[str], Trace], path: str, *, most_calls: int = 0, keep_trace: bool = True
-) -> Summary | StepscopeError:
-    """The summary of one file, or the error that prevents it. The summary is cached.
+) -> Outcome:
+    """The summary of one file, or the error that prevents it; of dumps of a flight recorder, their report.
 
-    With `most_calls` it holds so many collective calls. Without `keep_trace` the trace itself is not cached.
+    The summary is cached. With `most_calls` it holds so many collective calls. Without `keep_trace` the trace itself is
+    not cached.
     """
     try:
         depends = open_trace.depends(path) if isinstance(open_trace, Opener) else None
@@ -98,6 +106,8 @@ def summarise_file(
         if cached is not None:
             return cached
         trace = open_trace.once(path) if isinstance(open_trace, Opener) and not keep_trace else open_trace(path)
+        if is_of_dumps(trace):
+            return hang_report(trace)  # not cached: it depends on all files of a folder
         summary = summarise(trace)
         if most_calls:
             summary = replace(summary, calls=packed_calls(trace, most_calls))
@@ -123,7 +133,8 @@ def summarise(trace: Trace) -> Summary:
         return summary_without_clock(trace, lacks_of_issues(trace.issues))
     scope = scope_of(trace)
     per_operator = _operators(trace)
-    tables: list[Block] = [] if per_operator is None else [operator_block(per_operator)]
+    tables: list[Block] = batch_blocks(trace)
+    tables += [] if per_operator is None else [operator_block(per_operator)]
     divided: DeviceTime | HostTime | None
     divided = device = device_time(trace, scope) if spans["category"].is_in(DEVICE_WORK).any() else None
     if device is not None:
@@ -144,6 +155,7 @@ def summarise(trace: Trace) -> Summary:
     costs += advice_costs(facts, memory, trace.devices, costs)
     if (trace.issues["code"] == SERIALISED).any():  # the recorder made the device wait, and not the program
         costs = [cost for cost in costs if not cost.kind.startswith(("idle", "rule device_underused"))]
+    costs = _with_gains(trace, costs, scope.whole_ns / max(len(scope.lows), 1))
     first, last = recorded(spans)
     return Summary(
         meta=trace.meta,
@@ -165,6 +177,43 @@ def summarise(trace: Trace) -> Summary:
         quality=(*quality(trace, scope, None if device is None else device.work), *no_mfu),
         issues=trace.issues,
     )
+
+
+#: What mends a cost of each kind, as `predict` asks it.
+_MENDED = {
+    "idle data_loading": ("loader: hidden",),
+    "loading": ("loader: hidden",),
+    "idle sync": ("sync: removed",),
+    "idle launching": ("launch: free",),
+    "memcpy": ("copies: free",),
+}
+
+
+def _mended(kind: str, *, has_device: bool) -> tuple[str, ...]:
+    """The changes that mend a cost of this kind; none if it is not known what would."""
+    subject, _, name = kind.partition(" ")
+    if kind == TALK:
+        return ("comm: overlapped",) if has_device else ("comm: free",)
+    if subject == "compute":
+        return tuple(f"class {one}: 2x" for one in KERNEL_CLASSES if group_of(one) == name)
+    if subject == "operator":
+        return (f"op ~ ^{re.escape(name)}$: 2x",)
+    return _MENDED.get(kind, ())
+
+
+def _with_gains(trace: Trace, costs: Sequence[Cost], step_ns: float) -> list[Cost]:
+    """The costs with what it is worth to mend each, in relation to a mean step of this length."""
+    has_device = bool(trace.spans["category"].is_in(DEVICE_WORK).any())
+    kinds = {cost.kind: _mended(cost.kind, has_device=has_device) for cost in costs}
+    questions = {kind: changes for kind, changes in kinds.items() if changes}
+    try:
+        answers = gains(
+            trace.spans, trace.tracks, trace.steps, trace.ops, trace.arrows, list(questions.values()), step_ns
+        )
+    except MissingTable:  # nothing was recorded of the host
+        return list(costs)
+    of_kind = dict(zip(questions, answers, strict=True))
+    return [replace(cost, gain=of_kind.get(cost.kind)) for cost in costs]
 
 
 def _operators(trace: Trace) -> pl.DataFrame | None:

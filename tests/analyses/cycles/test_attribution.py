@@ -6,7 +6,8 @@ from cycle_traces import GPU, MAIN, PID, STREAM, TRACKS_4, samples_of, spans_of,
 
 from stepscope import analyses
 from stepscope.analyses.cycles.attribution import attribution
-from stepscope.core.schema import ATTRIBUTION, COUNTERS
+from stepscope.core.result_tables import ATTRIBUTION
+from stepscope.core.schema import COUNTERS
 
 SPANS = spans_of(
     (MAIN, 0, 400, "aten::mm", "operator"),

@@ -23,7 +23,8 @@ from stepscope import analyses
 from stepscope.analyses.cycles import cycles as _cycles
 from stepscope.analyses.cycles.cycles import STEP, cycles, find_cycles, sequence_period, split_sequence, time_period
 from stepscope.core.errors import MissingTable, StepscopeError
-from stepscope.core.schema import CYCLES, SPANS
+from stepscope.core.result_tables import CYCLES
+from stepscope.core.schema import SPANS
 
 
 def cycles_in(spans, *, anchor="auto", steps=NO_STEPS):

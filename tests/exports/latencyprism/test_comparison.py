@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.core.schema import ATTRIBUTION
+from stepscope.core.result_tables import ATTRIBUTION
 from stepscope.exports.latencyprism._comparison import (
     COMPARED,
     compared,

@@ -7,7 +7,7 @@ from perf_files import perf_row, write_case
 import stepscope
 from stepscope import exports
 from stepscope.core.errors import MissingTable, StepscopeError
-from stepscope.core.schema import ATTRIBUTION, CYCLES
+from stepscope.core.result_tables import ATTRIBUTION, CYCLES
 from stepscope.core.trace import Meta, Results, Run
 from stepscope.exports.latencyprism import Pair, chosen_pair, durations_us, pairs_of, results_of
 

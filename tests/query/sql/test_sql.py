@@ -126,7 +126,7 @@ def test_files_that_cannot_be_read_are_left_out_and_told(make_job, make_trace):
 
 
 def test_results_of_other_programs_are_tables_too(make_trace):
-    from stepscope.core.schema import CYCLES
+    from stepscope.core.result_tables import CYCLES
     from stepscope.core.trace import Result
 
     plain = make_trace(0)

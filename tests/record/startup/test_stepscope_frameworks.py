@@ -8,6 +8,7 @@ import importlib
 import json
 import os
 import sys
+import time
 import types
 from pathlib import Path
 
@@ -583,3 +584,77 @@ def test_a_time_is_met_without_steps(watch, log, monkeypatch, tmp_path):
         time.sleep(0.02)
     assert fake.calls == [("start", 0), "stop"]
     assert log.issues == {}
+
+
+class FakeMemory:
+    """torch.cuda of a torch with CUDA, as far as the history of memory needs it."""
+
+    def __init__(self, torch: types.ModuleType) -> None:
+        self.torch, self.later, self.wanted = torch, [], {}
+        torch.cuda._lazy_call = self.later.append
+        torch._C._cuda_attach_out_of_memory_observer = lambda observer: vars(self).update(observer=observer)
+
+        def _record_memory_history_impl(enabled, context="all", stacks="all", max_entries=1, device=None):  # noqa: ARG001
+            return None
+
+        torch.cuda.memory = types.SimpleNamespace(
+            _record_memory_history_impl=_record_memory_history_impl,
+            _record_memory_history=lambda _enabled, **wanted: self.wanted.update(wanted),
+            _dump_snapshot=lambda path: Path(path).write_bytes(b"snapshot"),
+        )
+
+    def initialise(self) -> None:
+        for call in self.later:
+            call()
+
+
+@pytest.fixture
+def fake_memory(watch, monkeypatch):
+    monkeypatch.setenv("STEPSCOPE_RECORD_SNAPSHOTS", "1")
+    fake = FakeTorch()
+    fake.rank = 3
+    memory = FakeMemory(fake.module)
+    watch("torch", fake.module, steps="")
+    return memory
+
+
+def test_the_history_of_memory_begins_with_cuda_and_is_written_at_the_end(fake_memory, ends, log, tmp_path):
+    (end,) = ends
+    end()
+    assert not list(tmp_path.glob("*.pickle"))
+    fake_memory.initialise()
+    assert fake_memory.wanted == {"stacks": "python", "max_entries": 100_000}
+    end()
+    assert (tmp_path / "rank3.memory.pickle").read_bytes() == b"snapshot"
+    assert log.issues == {}
+
+
+def test_a_snapshot_is_written_when_memory_runs_out_and_when_one_is_asked_for(fake_memory, tmp_path, ends):
+    fake_memory.initialise()
+    for _ in range(7):  # the job may survive that, and try again
+        fake_memory.observer(0, 1 << 30, 80 << 30, 1 << 20)
+    names = {path.name for path in tmp_path.glob("*.pickle")}
+    assert names == {f"rank3.memory.oom-{n}.pickle" for n in range(1, 6)}
+    (tmp_path / ".job" / "memory-snapshots").write_bytes(b"\n")
+    deadline = time.monotonic() + 10
+    while not (tmp_path / "rank3.memory.asked-1.pickle").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    ends[0]()
+
+
+def test_a_snapshot_that_cannot_be_written_does_not_reach_the_job(fake_memory, log, ends):
+    def fails(_path: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    fake_memory.initialise()
+    fake_memory.torch.cuda.memory._dump_snapshot = fails
+    fake_memory.observer(0, 1, 2, 3)
+    ends[0]()
+    assert "No space left" in log.issues["memory_snapshot_failed"]
+
+
+def test_a_torch_without_a_history_of_memory_says_so(watch, monkeypatch, log):
+    monkeypatch.setenv("STEPSCOPE_RECORD_SNAPSHOTS", "1")
+    watch("torch", FakeTorch().module, steps="")
+    assert "torch 2.0" in log.issues["memory_snapshot_failed"]

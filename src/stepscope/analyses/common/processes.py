@@ -8,7 +8,7 @@ from typing import TypeVar
 import polars as pl
 
 from stepscope.core.errors import StepscopeError
-from stepscope.core.schema import DEVICE_WORK
+from stepscope.core.schema import DEVICE_WORK, SPAN_REFERENCES
 
 Tables = Mapping[str, pl.DataFrame]
 Answer = TypeVar("Answer")
@@ -17,9 +17,9 @@ Answer = TypeVar("Answer")
 _MOST = 16
 #: A process with a smaller part of all host spans, and no device work, is a helper of another.
 _LEAST_SHARE = 0.05
-#: Columns that refer to rows of spans.
-_REFERENCES = ("span_id", "parent_id", "launch_id", "op_id")
-_ROWS_OF_SPANS = ("ops", "frames", "kernels", "transfers", "collectives", "kernel_metrics", "sched")
+_ROWS_OF_SPANS = (
+    "ops", "frames", "kernels", "transfers", "collectives", "kernel_metrics", "captured_launches", "sched",
+)  # fmt: skip
 
 
 def of_each(
@@ -84,7 +84,7 @@ def _restricted(tables: Tables, keep: pl.Series) -> dict[str, pl.DataFrame]:
     new = numbers.zip_with(mask, pl.Series([None], dtype=pl.UInt32))
     restricted = dict(tables)
     remaining = spans.filter(mask)
-    restricted["spans"] = remaining.with_columns(new.gather(remaining[name]).alias(name) for name in _REFERENCES)
+    restricted["spans"] = remaining.with_columns(new.gather(remaining[name]).alias(name) for name in SPAN_REFERENCES)
     for name in _ROWS_OF_SPANS:
         if name in restricted and restricted[name].height:
             side = restricted[name]

@@ -14,6 +14,7 @@ import polars as pl
 
 from stepscope.core.intervals import nearest, own_lengths
 from stepscope.core.names import is_own_code, map_names
+from stepscope.core.schema import CAPTURED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,6 +39,11 @@ def at_or_around(spans: pl.DataFrame, wanted: Bools, *, itself: bool = True) -> 
     while (pending := pending[(around[pending] >= 0) & (ends[around[pending]] <= starts[pending])]).size:
         around[pending] = above[around[pending]]
     return np.where(wanted, np.arange(parents.size), around) if itself else around
+
+
+def is_captured(spans: pl.DataFrame) -> Bools:
+    """Which spans are operators and modules of a replayed graph, whose host time is that of its one launch."""
+    return (spans["recorded_category"] == CAPTURED).fill_null(value=False).to_numpy()
 
 
 def own_time(spans: pl.DataFrame, wanted: Bools) -> Ints:

@@ -6,13 +6,14 @@ Formulas cover PyTorch's operators, attention over a paged cache (from an engine
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
+from stepscope.analyses.common.batch_names import Part, batch_of
 from stepscope.analyses.common.span_lookup import at_or_around
 from stepscope.analyses.costs.arguments import PRECISION, Arguments, Unclear
 from stepscope.analyses.costs.matrix import MATRIX, Cost
@@ -24,12 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-#: How an engine annotates a pass: for requests in prefill (context) and in decode (generation) their number, and the
-#: sums of query lengths, of key lengths, of their squares and products.
-_SUMS = r"\d+\(sq(\d+)sk(\d+)sqsq(\d+)sqsk(\d+)\)"
-_PASS = re.compile(rf"^execute_\w*?context_{_SUMS}_generation_{_SUMS}")
 #: Operators whose cost follows from such an annotation around them, and the positions of their queries and keys.
 PAGED = {"vllm::unified_attention_with_output": (0, 1), "sglang_profiler::attention_paged_attention_ragged": (2, 3)}
+_NUMBERED = re.compile(r"^(sglang_profiler::.*?)_\d+$")
 _INDUCTOR = re.compile(r"^triton_(?:poi|red|per)_fused_")
 FORMULAS = {**MATRIX, **ROWS}
 ARGUMENTS = ("input_shapes", "input_types", "concrete_inputs")
@@ -37,19 +35,10 @@ NO_FORMULA = "no formula for this operator"
 NO_OPERATOR = "no operator: what launched it is not in the trace"
 
 
-@dataclass(frozen=True, slots=True)
-class _Lengths:
-    """Sums over the requests of a pass that are in prefill, or in decode."""
-
-    q: int
-    kv: int
-    q_q: int
-    q_kv: int
-
-
 def is_pass(name: str) -> bool:
-    """Whether a range of that name gives the lengths of the requests of a pass."""
-    return _PASS.match(name) is not None
+    """Whether a range of that name gives the lengths of the requests of a batch."""
+    batch = batch_of(name)
+    return batch is not None and batch.context.has_sums and batch.generation.has_sums
 
 
 def is_fused(name: str) -> bool:
@@ -63,18 +52,23 @@ def paged_attention(args: Arguments, q_at: int, k_at: int, annotation: str | Non
     A prefill token attends to those before it and counts itself half; a decode token attends to all. Raises Unclear
     without an annotation that gives the lengths.
     """
-    match = _PASS.match(annotation or "")
-    if match is None:
+    batch = batch_of(annotation or "")
+    if batch is None or not is_pass(annotation or ""):
         raise Unclear("the lengths of its requests are not annotated")
-    sums = [int(n) for n in match.groups()]
-    context, generation = _Lengths(*sums[:4]), _Lengths(*sums[4:])
+    context, generation = (_known(part) for part in (batch.context, batch.generation))
     heads, depth = args.shape(q_at)[-2:]
     kv_heads = args.shape(k_at)[-2]
-    pairs = context.q_kv - context.q_q / 2 + generation.q_kv
+    (q, kv, q_q, q_kv), (new, all_kv, _, new_kv) = context, generation
+    pairs = q_kv - q_q / 2 + new_kv
     flop = 4 * heads * depth * pairs
-    moved = 2 * depth * (context.q + generation.q) * heads * args.element(q_at)
-    moved += 2 * depth * (context.kv + generation.kv) * kv_heads * args.element(k_at)
+    moved = 2 * depth * (q + new) * heads * args.element(q_at)
+    moved += 2 * depth * (kv + all_kv) * kv_heads * args.element(k_at)
     return Cost("attention", round(flop), moved, PRECISION.get(args.dtype(q_at)), matrix=True)
+
+
+def _known(part: Part) -> tuple[int, int, int, int]:
+    """The sums of a part that states them: of new tokens, of all tokens, of their squares and products."""
+    return part.q or 0, part.kv or 0, part.q_q or 0, part.q_kv or 0
 
 
 def fused(name: str, args: Arguments) -> Cost:
@@ -89,7 +83,12 @@ def fused(name: str, args: Arguments) -> Cost:
 
 def has_formula(name: str) -> bool:
     """Whether there is a formula for an operator of that name."""
-    return name in FORMULAS or name in PAGED or is_fused(name)
+    return name in FORMULAS or _paged(name) is not None or is_fused(name)
+
+
+def _paged(name: str) -> tuple[int, int] | None:
+    """The positions of queries and keys of attention over a paged cache. SGLang numbers its operators' names."""
+    return PAGED.get(_NUMBERED.sub(r"\1", name))
 
 
 @lru_cache(1 << 16)
@@ -111,8 +110,8 @@ def cost_of(
         return NO_FORMULA
     try:
         arguments = Arguments.parse(shapes, types, values)
-        if name in PAGED:
-            return paged_attention(arguments, *PAGED[name], annotation)
+        if (paged := _paged(name)) is not None:
+            return paged_attention(arguments, *paged, annotation)
         cost = FORMULAS[name](arguments) if name in FORMULAS else fused(name, arguments)
         return cost if cost.written is None else replace(cost, largest=_largest(arguments, cost.nbytes - cost.written))
     except Unclear as error:
@@ -218,7 +217,8 @@ def _costs(calls: Ints, spans: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
 
 def _annotations(calls: pl.DataFrame, spans: pl.DataFrame) -> pl.Series:
     """For calls that need it, the name of the enclosing range that gives the lengths of a pass's requests."""
-    needs = calls["name"].is_in(list(PAGED)).to_numpy()
+    paged = [name for name in calls["name"].unique().cast(pl.String).drop_nulls() if _paged(name) is not None]
+    needs = calls["name"].cast(pl.String).is_in(paged).fill_null(value=False).to_numpy()
     rows = np.full(calls.height, -1, np.int64)
     if needs.any():
         around = at_or_around(spans, _spans_named(spans, is_pass))

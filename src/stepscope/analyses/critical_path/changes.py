@@ -12,8 +12,8 @@ import polars as pl
 
 from stepscope.analyses.common.device_work import COMMUNICATION, COMPUTATION, MEMCPY
 from stepscope.analyses.critical_path.longest_path import KIND_CODE, KINDS, divided, kinds_of
-from stepscope.analyses.critical_path.replay import COPY, SYNC, Changes, Program, unchanged
-from stepscope.analyses.critical_path.threads import Threads
+from stepscope.analyses.critical_path.replay import COPY, QUEUE, SYNC, Changes, Program, unchanged
+from stepscope.analyses.critical_path.threads import LONG_AGO, Threads
 from stepscope.analyses.critical_path.work import WAITS, Work
 from stepscope.core.errors import StepscopeError
 from stepscope.core.intervals import Bools, Intervals, difference, locate, union
@@ -145,10 +145,11 @@ SUBJECTS = {
     "op": ("2x", "removed"),
     "class": ("2x", "removed"),
     "range": ("2x", "removed"),
-    "launch": ("2x", "free"),
+    "launch": ("2x", "free", "graphs"),
     "loader": ("2x", "hidden"),
     "sync": ("removed",),
     "comm": ("2x", "free", "overlapped"),
+    "copies": ("2x", "free"),
     "host": ("2x", "free"),
     "device": ("2x", "free"),
 }
@@ -224,6 +225,11 @@ def _with(program: Program, changes: Changes, change: Change, taken: Bools) -> t
         talks = work.sort == COMMUNICATION
         _require(change, talks.any())
         return replace(changes, detached=talks), talks & False
+    if change.change == "graphs":
+        held = _captured(program)
+        _require(change, any(times[0].size for times in held))
+        stopped = (*changes.without_waiting, QUEUE)
+        return replace(changes, without_waiting=stopped, host=_on_host(changes, held, 0.0)), taken & False
     mine, held = _concerned(program, change)
     gone = 0.0 if factor is None else factor
     if change.subject == "sync":
@@ -270,6 +276,8 @@ def _concerned(program: Program, change: Change) -> tuple[Bools, list[Intervals]
     elif change.subject == "sync":
         held = list(_of_kinds(spans, threads, ("sync",)))
         _require(change, bool(program.graph.moments.at.size))
+    elif change.subject == "copies":
+        mine = work.sort == MEMCPY
     elif change.subject == "comm":
         mine = work.sort == COMMUNICATION
         held = list(_of_kinds(spans, threads, ("communication",), has_device=work.row.size > 0))
@@ -281,6 +289,29 @@ def _concerned(program: Program, change: Change) -> tuple[Bools, list[Intervals]
         mine = np.ones(work.row.size, np.bool_)
     _require(change, mine.any() or any(times[0].size for times in held))
     return mine, held
+
+
+def _captured(program: Program) -> list[Intervals]:
+    """The host time that launches of graphs replace: of what a step launches between two waits, all but one call.
+
+    Fetching batches, copies, and synchronising calls stay. From their end to the last call that queues a kernel no
+    thread needs time but for one call.
+    """
+    spans, threads, work, waited = program.spans, program.threads, program.work, program.waited
+    loads = list(_spans_like(spans, threads, lambda _: True, ("dataloader",)))
+    copies = np.flatnonzero((work.sort == MEMCPY) & (work.call >= 0))
+    parts = [(waited.start, waited.end), (work.called[copies], work.returned[copies]), *loads]
+    stays = union(*(np.concatenate(times) for times in zip(*parts, strict=True)))
+    rows = np.flatnonzero((work.call >= 0) & (work.sort != MEMCPY) & (program.windows.queued >= 0))
+    rows = rows[np.argsort(work.called[rows], kind="stable")]
+    since = np.append(LONG_AGO, stays[1])[np.searchsorted(stays[1], work.called[rows], side="right")]
+    region = np.stack((program.windows.queued[rows], since), axis=1)
+    first = np.flatnonzero(np.append(True, (region[1:] != region[:-1]).any(axis=1))[: rows.size])
+    last = np.append(first[1:], rows.size) - 1
+    begin = np.maximum(since[first], program.windows.begin[program.windows.queued[rows[first]]])
+    one = work.called[rows[first]], work.returned[rows[first]]
+    captured = union(np.minimum(begin, one[0]), np.maximum(work.returned[rows[last]], one[1]))
+    return [difference(difference(captured, stays), union(*one))] * threads.track.size
 
 
 def called_within(work: Work, held: Sequence[Intervals]) -> Bools:

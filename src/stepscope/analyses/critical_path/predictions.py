@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import polars as pl
 
 from stepscope.analyses.common.analysis import analysis_of
+from stepscope.analyses.common.span_lookup import of_spans
 from stepscope.analyses.critical_path.changes import Change, change_of, changed
 from stepscope.analyses.critical_path.critical_path import recorded_work
-from stepscope.analyses.critical_path.replay import Program, binding, program_of
+from stepscope.analyses.critical_path.replay import (
+    LOADER,
+    QUEUE,
+    SOURCE,
+    Changes,
+    Graph,
+    Program,
+    Replay,
+    positions,
+    program_of,
+)
 from stepscope.analyses.critical_path.threads import host_threads
 from stepscope.analyses.critical_path.windows import RECORDING, path_windows
 from stepscope.core.errors import MissingTable, StepscopeError
-from stepscope.core.intervals import Ints
-from stepscope.core.schema import ARROWS, OPS, STEPS, Column, Name, Table
+from stepscope.core.intervals import Ints, own_lengths
+from stepscope.core.names import map_names
+from stepscope.core.report import Gain
+from stepscope.core.schema import ARROWS, DEVICE_WORK, OPS, STEPS, Column, Table
 from stepscope.core.units import parse_duration
 
 BASES = {
@@ -29,16 +43,16 @@ PREDICTIONS = Table(
     "predictions",
     "what a change is worth: how long a step would take",
     (
-        Column("scenario", Name, "the change, as --if takes it; several are joined by ' + '", key=True),
+        Column("scenario", pl.String(), "the change, as --if takes it; several are joined by ' + '", key=True),
         Column("step_ns", pl.Float64(), "mean length of the recorded steps", "ns"),
         Column("predicted_ns", pl.Float64(), "mean length of a step with the change; at best, if it is a bound", "ns"),
         Column("gain_ratio", pl.Float64(), "what it saves of a step; at best, if it is a bound", "ratio"),
         Column("low_ns", pl.Float64(), "lower end of the interval in which the step should lie", "ns"),
         Column("high_ns", pl.Float64(), "upper end of that interval", "ns"),
         Column("basis", pl.Enum(list(BASES)), "; ".join(f"{name}: {doc}" for name, doc in BASES.items())),
-        Column("binds_next", Name, "what takes most of the changed step's critical path"),
+        Column("binds_next", pl.String(), "what takes most of the changed step's critical path"),
         Column("n_inferred", pl.Int64(), "dependencies that no field of the recording names"),
-        Column("reason", Name, "why it is a bound"),
+        Column("reason", pl.String(), "why it is a bound"),
     ),
 )
 
@@ -65,7 +79,7 @@ def predictions(
     measured_ns = None if measured_step is None else parse_duration(measured_step, default_unit="ms")
     program = recorded_program(spans, tracks, steps, ops, arrows)
     wanted = [change_of(text) for text in (changes or "").splitlines() if text.strip()]
-    rows = [scenario(program, wanted)] if wanted else list(standard(program))
+    rows = [scenario(program, wanted)] if wanted else standard(program)
     frame = PREDICTIONS.conform(pl.DataFrame(rows)) if rows else PREDICTIONS.empty()
     return scaled(frame.sort("gain_ratio", descending=True, nulls_last=True), measured_ns)
 
@@ -92,6 +106,11 @@ _PACE_UNKNOWN = "the step never waited for the data loader, so the loader's pace
 
 def scenario(program: Program, wanted: Sequence[Change]) -> dict[str, object]:
     """The row of one scenario."""
+    return with_parts(program, wanted)[0]
+
+
+def with_parts(program: Program, wanted: Sequence[Change]) -> tuple[dict[str, object], dict[str, float]]:
+    """The row of one scenario, and how the critical path of its median step divides into _PARTS, in ns."""
     changes, graph, windows = changed(program, wanted), program.graph, program.windows
     recorded = windows.high - windows.low
     step_ns = float(recorded.mean())
@@ -107,8 +126,8 @@ def scenario(program: Program, wanted: Sequence[Change]) -> dict[str, object]:
     is_gain = predicted < (1 - _LEAST_WIDTH) * step_ns
     if is_gain and not all(program.loader_known.values()) and "loader" not in {change.subject for change in wanted}:
         high, reason = max(high, step_ns), _PACE_UNKNOWN
-    spent = binding(graph, run, changes, int(np.argsort(recorded)[recorded.size // 2]))
-    return {
+    spent = _binding(graph, run, changes, int(np.argsort(recorded)[recorded.size // 2]))
+    row: dict[str, object] = {
         "scenario": " + ".join(map(str, wanted)),
         "step_ns": step_ns,
         "predicted_ns": predicted,
@@ -120,6 +139,119 @@ def scenario(program: Program, wanted: Sequence[Change]) -> dict[str, object]:
         "n_inferred": graph.n_inferred,
         "reason": reason,
     }
+    return row, spent
+
+
+def gains(
+    spans: pl.DataFrame,
+    tracks: pl.DataFrame,
+    steps: pl.DataFrame,
+    ops: pl.DataFrame,
+    arrows: pl.DataFrame,
+    questions: Sequence[Sequence[str]],
+    step_ns: float,
+) -> list[Gain | None]:
+    """What each question, a few changes as text, is worth for a step of this length; None where nothing was recorded.
+
+    The median step and its neighbours are replayed.
+
+    Units: ns. Raises MissingTable (no host side).
+    """
+    if not questions:
+        return []
+    program = near_median_program(spans, tracks, steps, ops, arrows)
+    asked = ([change for text in texts if _concerns(change := change_of(text), program)] for texts in questions)
+    return [_gain(scenario(program, wanted), wanted, step_ns) if wanted else None for wanted in asked]
+
+
+def near_median_program(
+    spans: pl.DataFrame, tracks: pl.DataFrame, steps: pl.DataFrame, ops: pl.DataFrame, arrows: pl.DataFrame
+) -> Program:
+    """The program of the median step and its neighbours. Raises MissingTable (no host side)."""
+    spans, steps = near_median(spans, steps)
+    return recorded_program(spans, tracks, steps, ops.join(spans, on="span_id", how="semi"), arrows)
+
+
+def _gain(row: Mapping[str, Any], wanted: Sequence[Change], step_ns: float) -> Gain:
+    scale = step_ns / row["step_ns"] if row["step_ns"] else 1.0
+    predicted_ns, low_ns, high_ns = (scale * row[name] for name in ("predicted_ns", "low_ns", "high_ns"))
+    question = "\n".join(map(str, wanted))
+    return Gain(question, step_ns, predicted_ns, row["gain_ratio"] or 0.0, low_ns, high_ns, row["basis"], row["reason"])
+
+
+def _concerns(change: Change, program: Program) -> bool:
+    """Whether the recording has anything that the change speaks of."""
+    try:
+        changed(program, [change])
+    except StepscopeError:
+        return False
+    return True
+
+
+#: Steps around the median one that a quick answer replays, on either side.
+_NEIGHBOURS = 1
+
+
+def near_median(spans: pl.DataFrame, steps: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The spans and steps of the step of median length and of its neighbours; all if there are no more steps.
+
+    Device work counts where it was queued, and what ran when the first step began is part of it.
+    """
+    n = 2 * _NEIGHBOURS + 1
+    if steps.height <= n:
+        return spans, steps
+    steps = steps.sort("ts_ns")
+    rank = steps["rank"][int(steps["dur_ns"].arg_sort()[steps.height // 2])]
+    steps = steps.filter(pl.col("rank").eq_missing(pl.lit(rank, pl.Int32)))
+    middle = int(steps["dur_ns"].arg_sort()[steps.height // 2])
+    first = min(max(middle - _NEIGHBOURS, 0), max(steps.height - n, 0))
+    steps = steps.slice(first, n)
+    low, high = steps["ts_ns"][0], steps["ts_ns"][-1] + steps["dur_ns"][-1]
+    is_work = pl.col("category").is_in(DEVICE_WORK)
+    queued = of_spans(spans, spans["launch_id"], "ts_ns")
+    called = pl.coalesce(pl.when(is_work).then(queued), "ts_ns")
+    runs_over = is_work & (called < low) & (pl.col("ts_ns") + pl.col("dur_ns") > low)
+    return spans.filter(((called >= low) & (called < high)) | runs_over), steps
+
+
+#: What can take up the time of a path.
+_PARTS = ("computation", "communication", "memcpy", "host", "data loader", "launch queue", "gaps between work")
+
+
+def _binding(graph: Graph, run: Replay, changes: Changes, window: int) -> dict[str, float]:
+    """How long each of _PARTS takes on the path that ends a window, from the end back to its begin. Units: ns."""
+    from_, to, after = run.edges
+    is_last = run.times[from_] + after >= run.times[to] - 0.5
+    last = np.full(run.times.size, -1, np.int64)
+    last[to[is_last]] = from_[is_last]
+    spent, n_work = dict.fromkeys(_PARTS, 0.0), graph.work.start.size
+    mine = np.flatnonzero(graph.windows.queued == window)
+    end, node = float(run.end[window]), -1
+    if mine.size and run.ended[mine].max() >= end:
+        node = 1 + int(mine[run.ended[mine].argmax()])
+        end = float(run.ended[node - 1])
+    else:
+        main = np.array([graph.windows.main[window]])
+        node = int(positions(graph, changes, np.zeros(graph.moments.at.size), main, graph.windows.end[[window]])[0][0])
+        spent["host"] += end - float(run.times[node])
+    begin, upto = float(run.begin[window]), end
+    while node > SOURCE and run.times[node] > begin and last[node] >= 0:
+        before, now = int(last[node]), float(run.times[node])
+        if 1 <= node <= n_work:
+            spent[_PARTS[int(graph.work.sort[node - 1])]] += max(min(float(run.ended[node - 1]), upto) - now, 0.0)
+            gap = now - (float(run.ended[before - 1]) if 1 <= before <= n_work else float(run.times[before]))
+            spent["gaps between work" if 1 <= before <= n_work else "host"] += max(gap, 0.0)
+        else:
+            kind = int(graph.moments.kind[node - 1 - n_work])
+            waited = now - float(run.times[before])
+            if kind == LOADER and before > n_work and int(graph.moments.kind[before - 1 - n_work]) == LOADER:
+                spent["data loader"] += waited
+            elif kind == QUEUE and 1 <= before <= n_work:
+                spent["launch queue"] += waited
+            elif not 1 <= before <= n_work:
+                spent["host"] += waited
+        node, upto = before, now
+    return spent
 
 
 def _width(lengths: Ints) -> float:
@@ -131,39 +263,55 @@ def _width(lengths: Ints) -> float:
 
 #: Questions that are asked of every recording, if it has what they are about.
 _ALWAYS = (
-    "launch: free",
-    "loader: hidden",
-    "sync: removed",
-    "comm: free",
-    "comm: overlapped",
-    "device: free",
-    "host: free",
-)
+    "launch: free", "launch: graphs", "loader: hidden", "sync: removed", "copies: free", "comm: free",
+    "comm: overlapped", "device: free", "host: free",
+)  # fmt: skip
 _LARGEST = 5
+#: Subjects whose standard questions only bound what others can gain.
+_IMPOSSIBLE = frozenset({"device", "host"})
 
 
-def standard(program: Program) -> Iterator[dict[str, object]]:
-    """The rows of the standard questions, those that do not apply left out."""
-    for wanted in questions(program):
-        try:
-            yield scenario(program, wanted)
-        except StepscopeError:  # the recording has nothing of the kind
-            continue
+def standard(program: Program) -> list[dict[str, object]]:
+    """The rows of the standard questions that apply, and of the best two of them together: gains do not add up."""
+    asked = applicable(program)
+    rows = [scenario(program, wanted) for wanted in asked]
+    order = sorted(range(len(rows)), key=lambda i: -float(str(rows[i]["gain_ratio"] or 0.0)))
+    best = [asked[i] for i in order if not {change.subject for change in asked[i]} & _IMPOSSIBLE][:2]
+    return [*rows, scenario(program, [*best[0], *best[1]])] if len(best) == 2 else rows
+
+
+def applicable(program: Program) -> list[list[Change]]:
+    """The standard questions that the recording has an answer to."""
+    return [wanted for wanted in questions(program) if all(_concerns(change, program) for change in wanted)]
 
 
 def questions(program: Program) -> Iterator[list[Change]]:
     """The changes of each standard question."""
-    work, spans = program.work, program.spans
-    names = spans["name"].gather(work.row).cast(pl.String)
-    spent = pl.DataFrame({"name": names, "ns": work.end - work.start})
-    for name in _longest(spent):
-        yield [change_of(f"kernel ~ ^{re.escape(name)}$: 2x")]
+    work, spans, threads = program.work, program.spans, program.threads
+    lengths = pl.Series(work.end - work.start)
+    names = spans["name"].gather(work.row)
+    for name in _longest(map_names(names, _family, pl.String()), lengths):
+        yield [Change("kernel", rf"\b{re.escape(name)}\b", "2x")]
+    ops = of_spans(spans, spans["op_id"].gather(work.row), "name")
+    if not work.row.size:
+        is_op = pl.Series(spans["category"].gather(threads.row) == "operator")
+        ops = spans["name"].gather(threads.row).filter(is_op)
+        lengths = pl.Series(own_lengths(threads.start, threads.end, threads.parent)).filter(is_op)
+    for name in _longest(ops.cast(pl.String), lengths):
+        yield [Change("op", f"^{re.escape(name)}$", "2x")]
     for text in _ALWAYS:
         yield [change_of(text)]
 
 
-def _longest(spent: pl.DataFrame) -> list[str]:
+def _family(name: str) -> str:
+    """The function that a kernel is a variant of: its name without what it returns, where it is, and its parameters."""
+    bare = name.replace("(anonymous namespace)", "").removeprefix("void ").lstrip(":")
+    return re.split(r"[<(]", bare, maxsplit=1)[0].rpartition("::")[2].strip() or name
+
+
+def _longest(names: pl.Series, lengths: pl.Series) -> list[str]:
     """The names with the most time."""
+    spent = pl.DataFrame({"name": names, "ns": lengths}).drop_nulls("name")
     sums = spent.group_by("name").agg(pl.col("ns").sum()).sort("ns", "name", descending=[True, False])
     return sums["name"].head(_LARGEST).to_list()
 

@@ -51,7 +51,8 @@ from stepscope.core.intervals import Bools, Intervals, Ints, covered
 Floats = NDArray[np.float64]
 Edges = tuple[Ints, Ints, Floats]  # from, to, how long after
 Lags = Literal["recorded", "pooled"]
-_SOURCE = 0
+#: The node at the beginning.
+SOURCE = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +114,73 @@ class Replay:
 
 
 @dataclass(frozen=True, slots=True)
+class _Shape:
+    """The graph without the work of chains, whose times follow from two nodes.
+
+    Work in a *chain* follows the work before it on its stream, or a call that follows the same node of the host as the
+    calls of all work of the chain. So it begins a certain time after the *head* of the chain, or after that node.
+    """
+
+    is_chained: Bools
+    head: Ints  # of each node's chain; 0 for others
+    host: Ints
+    in_chain: Ints  # edges from work to the next one in its chain
+    of_call: Ints  # edges from the host to work in a chain
+    rows: Ints  # edges that stay: between nodes in no chain
+    by_chain: Ints  # edges from chained work to a node in no chain: each is one from the head and one from the host
+    order: Ints  # of all these edges, topological; their ends follow
+    from_: list[int]
+    to: list[int]
+
+    def chains(self, after: Floats) -> tuple[Floats, Floats]:
+        """How long after the head of its chain, and after its host's node, each node happens at the earliest, in ns."""
+        n = self.is_chained.size
+        steps, called = np.zeros(n), np.full(n, -np.inf)
+        steps[1:][self.is_chained[1:]] = after[self.in_chain]
+        along = np.cumsum(steps)
+        since_head = along - along[self.head]
+        calls = np.flatnonzero(self.of_call >= 0)
+        called[calls] = after[self.of_call[calls]] - since_head[calls]
+        place = np.argsort(np.argsort(called, kind="stable"), kind="stable")
+        first = np.cumsum(~self.is_chained) * n
+        best = np.maximum.accumulate(np.where(self.is_chained, place, -1) + first) - first
+        latest_call = np.where(best >= 0, called[np.argsort(place)[best]], -np.inf)
+        return np.where(self.is_chained, since_head, 0.0), np.where(self.is_chained, since_head + latest_call, -np.inf)
+
+
+def _shape(from_: Ints, to: Ints, recorded: Ints, n_work: int) -> _Shape:
+    """The shape of a graph with these edges; `recorded` is when each node happened."""
+    n, at = recorded.size, topological(from_, to, recorded)
+    is_work = to <= n_work
+    follows = is_work & (from_ == to - 1) & (from_ >= 1)
+    of_host = is_work & ((from_ == SOURCE) | (from_ > n_work))
+    n_follows, n_host = (np.bincount(to[some], minlength=n) for some in (follows, of_host))
+    host = np.zeros(n, np.int64)
+    host[to[of_host]] = from_[of_host]
+    calls = np.flatnonzero(n_host == 1)
+    changes = np.zeros(n, np.bool_)
+    changes[calls] = np.append(True, host[calls][1:] != host[calls][:-1])[: calls.size]
+    chained = (n_follows == 1) & (n_host <= 1) & (np.bincount(to, minlength=n) == n_follows + n_host) & ~changes
+    head = np.maximum.accumulate(np.where(chained, 0, np.arange(n)))
+    last_call = np.maximum.accumulate(np.where(n_host == 1, np.arange(n), 0))
+    in_chain = np.flatnonzero(follows & chained[to])
+    in_chain = in_chain[np.argsort(to[in_chain])]
+    of_call = np.full(n, -1, np.int64)
+    rows = np.flatnonzero(of_host & chained[to])
+    of_call[to[rows]] = rows
+    key = ~chained[to]
+    plain, by_chain = np.flatnonzero(key & ~chained[from_]), np.flatnonzero(key & chained[from_])
+    host = np.where(chained, host[last_call], 0)
+    starts = np.concatenate((from_[plain], head[from_[by_chain]], host[from_[by_chain]]))
+    ends = np.concatenate((to[plain], to[by_chain], to[by_chain]))
+    order = np.argsort(at[ends], kind="stable")
+    return _Shape(
+        chained, np.where(chained, head, 0), host, in_chain, of_call, plain, by_chain, order,
+        starts[order].tolist(), ends[order].tolist(),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
 class Graph:
     """Node 0 is the origin, followed by the starts of work and the moments. `make` builds it."""
 
@@ -123,7 +191,7 @@ class Graph:
     origin: int
     lags: Lags
     spare: float = 0.5  # quantile of the lags that dependencies get which held nothing up
-    order: list[tuple[Ints, Ints, Ints, Ints]] = field(default_factory=list)  # of edges; filled by the first run
+    shape: list[_Shape] = field(default_factory=list)  # filled by the first run
 
     @property
     def n_inferred(self) -> int:
@@ -137,32 +205,31 @@ class Graph:
         parts = [*_of_work(self, changes, reached), *_of_moments(self, changes, reached)]
         from_, to, after = (np.concatenate(column) for column in zip(*parts, strict=True))
         times = self._forward(from_, to, after)
-        position = _positions(
-            self,
-            changes,
-            reached,
-            np.tile(self.windows.main, 2),
-            np.concatenate((self.windows.begin, self.windows.end)),
-        )
-        begin, end = np.split(times[position[0]] + position[1], 2)
+        bounds = np.concatenate((self.windows.begin, self.windows.end))
+        node, since = positions(self, changes, reached, np.tile(self.windows.main, 2), bounds)
+        begin, end = np.split(times[node] + since, 2)
         ended = times[1 : self.work.start.size + 1] + (self.work.end - self.work.start) * changes.work
         return Replay(times, begin, end, ended, (from_, to, after))
 
     def _forward(self, from_: Ints, to: Ints, after: Floats) -> Floats:
         """The earliest time of each node, in ns."""
-        n = 1 + self.work.start.size + self.moments.at.size
-        if not self.order:
+        if not self.shape:
             recorded = np.concatenate(([self.origin - 1], self.work.start, self.moments.at))
-            at = topological(from_, to, recorded)
-            rows = np.argsort(at[to], kind="stable")
-            self.order.append((at, rows, at[from_][rows], at[to][rows]))
-        at, rows, from_, to = self.order[0]
-        times = [float("-inf")] * n
-        times[int(at[_SOURCE])] = float(self.origin)
-        for one, other, lag in zip(from_.tolist(), to.tolist(), after[rows].tolist(), strict=True):
+            self.shape.append(_shape(from_, to, recorded, self.work.start.size))
+        shape = self.shape[0]
+        since_head, since_host = shape.chains(after)
+        times = [float("-inf")] * (1 + self.work.start.size + self.moments.at.size)
+        times[SOURCE] = float(self.origin)
+        stay, split = after[shape.rows], shape.by_chain
+        split_lags = (since + after[split] for since in (since_head[from_[split]], since_host[from_[split]]))
+        lags = np.concatenate((stay, *split_lags))[shape.order].tolist()
+        for one, other, lag in zip(shape.from_, shape.to, lags, strict=True):
             when = times[one] + lag
-            times[other] = max(times[other], when)
-        return np.array(times)[at]
+            if when > times[other]:  # noqa: PLR1730  calling max takes twice as long
+                times[other] = when
+        known = np.array(times)
+        chained = np.maximum(known[shape.head] + since_head, known[shape.host] + since_host)
+        return np.where(shape.is_chained, chained, known)
 
     def lengths(self, run: Replay) -> Floats:
         """How long each window takes, in ns."""
@@ -171,46 +238,6 @@ class Graph:
         new, old = _lengths(windows, run.begin, run.end, run.ended), _lengths(windows, *recorded)
         result: Floats = np.maximum(windows.high - windows.low + new - old, 0)
         return result
-
-
-#: What can take up the time of a path.
-PARTS = ("computation", "communication", "memcpy", "host", "data loader", "launch queue", "gaps between work")
-
-
-def binding(graph: Graph, run: Replay, changes: Changes, window: int) -> dict[str, float]:
-    """How long each of PARTS takes on the path that ends a window, from the end back to its begin. Units: ns."""
-    from_, to, after = run.edges
-    is_last = run.times[from_] + after >= run.times[to] - 0.5
-    last = np.full(run.times.size, -1, np.int64)
-    last[to[is_last]] = from_[is_last]
-    spent, n_work = dict.fromkeys(PARTS, 0.0), graph.work.start.size
-    mine = np.flatnonzero(graph.windows.queued == window)
-    end, node = float(run.end[window]), -1
-    if mine.size and run.ended[mine].max() >= end:
-        node = 1 + int(mine[run.ended[mine].argmax()])
-        end = float(run.ended[node - 1])
-    else:
-        main = np.array([graph.windows.main[window]])
-        node = int(_positions(graph, changes, np.zeros(graph.moments.at.size), main, graph.windows.end[[window]])[0][0])
-        spent["host"] += end - float(run.times[node])
-    begin, upto = float(run.begin[window]), end
-    while node > _SOURCE and run.times[node] > begin and last[node] >= 0:
-        before, now = int(last[node]), float(run.times[node])
-        if 1 <= node <= n_work:
-            spent[PARTS[int(graph.work.sort[node - 1])]] += max(min(float(run.ended[node - 1]), upto) - now, 0.0)
-            gap = now - (float(run.ended[before - 1]) if 1 <= before <= n_work else float(run.times[before]))
-            spent["gaps between work" if 1 <= before <= n_work else "host"] += max(gap, 0.0)
-        else:
-            kind = int(graph.moments.kind[node - 1 - n_work])
-            waited = now - float(run.times[before])
-            if kind == LOADER and before > n_work and int(graph.moments.kind[before - 1 - n_work]) == LOADER:
-                spent["data loader"] += waited
-            elif kind == QUEUE and 1 <= before <= n_work:
-                spent["launch queue"] += waited
-            elif not 1 <= before <= n_work:
-                spent["host"] += waited
-        node, upto = before, now
-    return spent
 
 
 def topological(from_: Ints, to: Ints, recorded: Ints) -> Ints:
@@ -348,7 +375,7 @@ def _on_threads(graph: Graph, changes: Changes, thread: Ints, times: Ints) -> Fl
     return after
 
 
-def _positions(graph: Graph, changes: Changes, reached: Floats, thread: Ints, times: Ints) -> tuple[Ints, Floats]:
+def positions(graph: Graph, changes: Changes, reached: Floats, thread: Ints, times: Ints) -> tuple[Ints, Floats]:
     """For each time on a thread the last node there before it, and how long after that node it is.
 
     `reached` is when each moment's thread would get there after the origin, if it never waited.
@@ -356,7 +383,7 @@ def _positions(graph: Graph, changes: Changes, reached: Floats, thread: Ints, ti
     moments = graph.moments
     last = latest(moments.thread, moments.at, thread, times)
     after = _on_threads(graph, changes, thread, times) - np.append(reached, 0.0)[last]
-    return np.where(last >= 0, last + 1 + graph.work.start.size, _SOURCE), after
+    return np.where(last >= 0, last + 1 + graph.work.start.size, SOURCE), after
 
 
 def _of_work(graph: Graph, changes: Changes, reached: Floats) -> Iterator[Edges]:
@@ -381,10 +408,10 @@ def _of_work(graph: Graph, changes: Changes, reached: Floats) -> Iterator[Edges]
     typical = _quantile(gap[(held.wait == LAUNCH_DELAY) & (gap > 0)], graph.spare)
     least = np.minimum(typical, work.start[rows] - submitted) * changes.waits[LAUNCH_DELAY]
     delay = np.where(held.by[rows] == LAUNCH, recorded[rows], least)
-    node, after = _positions(graph, changes, reached, work.thread[rows], submitted)
+    node, after = positions(graph, changes, reached, work.thread[rows], submitted)
     yield node, rows + 1, after + delay
     rows = np.flatnonzero(held.by == NOTHING)
-    yield np.full(rows.size, _SOURCE), rows + 1, (work.start[rows] - graph.origin).astype(np.float64)
+    yield np.full(rows.size, SOURCE), rows + 1, (work.start[rows] - graph.origin).astype(np.float64)
 
 
 def _pooled(gap: Ints, held: Held, work: Work) -> Ints:
@@ -402,16 +429,17 @@ def _of_moments(graph: Graph, changes: Changes, reached: Floats) -> Iterator[Edg
     moments, n_work = graph.moments, graph.work.start.size
     node = np.arange(moments.at.size) + 1 + n_work
     follows = np.append(False, moments.thread[1:] == moments.thread[:-1])[: node.size]
-    previous = np.where(follows, node - 1, _SOURCE)
+    previous = np.where(follows, node - 1, SOURCE)
     yield previous, node, np.zeros(node.size)
     rows = np.flatnonzero(moments.since != LONG_AGO)
-    from_, after = _positions(graph, changes, reached, moments.thread[rows], moments.since[rows])
+    from_, after = positions(graph, changes, reached, moments.thread[rows], moments.since[rows])
     # A moment without a wait is itself the latest by then: it follows the previous one.
     is_self = from_ >= node[rows]
     gone = reached[rows] - np.where(follows, np.roll(reached, 1), 0.0)[rows]
     yield np.where(is_self, previous[rows], from_), node[rows], np.where(is_self, gone, after)
     rows = np.flatnonzero((moments.work >= 0) & (moments.kind == QUEUE))
-    yield moments.work[rows] + 1, node[rows], moments.lag[rows].astype(np.float64)
+    room = moments.lag[rows] + (-np.inf if QUEUE in changes.without_waiting else 0.0)
+    yield moments.work[rows] + 1, node[rows], room.astype(np.float64)
     yield from _of_loader(graph, changes, node)
     rows = np.flatnonzero((moments.work >= 0) & (moments.kind != QUEUE))
     one = moments.work[rows]
@@ -423,7 +451,7 @@ def _of_moments(graph: Graph, changes: Changes, reached: Floats) -> Iterator[Edg
         free |= changes.detached[one]
     yield one + 1, node[rows], np.where(free, -np.inf, took + tail)
     rows = np.flatnonzero(moments.source >= 0)
-    from_, after = _positions(graph, changes, reached, moments.source[rows], moments.at[rows])
+    from_, after = positions(graph, changes, reached, moments.source[rows], moments.at[rows])
     yield from_, node[rows], after
 
 
@@ -437,7 +465,7 @@ def _of_loader(graph: Graph, changes: Changes, node: Ints) -> Iterator[Edges]:
     rows = np.flatnonzero(is_batch & (moments.producer < 0) & (moments.at > moments.since))
     began = moments.at[rows] - moments.lag[rows] - graph.origin
     ready = (began + moments.lag[rows] * changes.loader + gone).astype(np.float64)
-    yield np.full(rows.size, _SOURCE), node[rows], ready
+    yield np.full(rows.size, SOURCE), node[rows], ready
 
 
 def _quantile(times: Ints, q: float) -> float:

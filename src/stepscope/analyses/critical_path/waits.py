@@ -6,7 +6,7 @@ Limits say how far a thread may get ahead: a launch queue holds so many calls, a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,7 +26,7 @@ from stepscope.analyses.critical_path.threads import (
 from stepscope.analyses.critical_path.work import Work, calls_like, rows_of
 from stepscope.core.collectives import talks_to_ranks
 from stepscope.core.intervals import Bools, Intervals, Ints, covered, union
-from stepscope.core.names import is_sync_call
+from stepscope.core.names import is_sync_call, map_names
 
 _STREAM_SYNC = "stream sync"
 #: `until` is when the thread became active again, `busy` when the source was last active.
@@ -149,7 +149,9 @@ def handoffs(spans: pl.DataFrame, ops: pl.DataFrame, arrows: pl.DataFrame, threa
     """
     parts = [pl.DataFrame(schema=dict.fromkeys(_HANDOFF, pl.Int64))]
     if threads.track.size > 1:
-        parts += _of_autograd(threads, _linked(spans, ops, arrows, threads))
+        linked = _linked(spans, ops, arrows, threads)
+        parts += _of_autograd(threads, _with_stepping(spans, threads, linked))
+        parts += _of_replicas(spans, threads)
         parts += _of_collectives(spans, threads)
     # Of several candidates, the source that was active last.
     frame = pl.concat(parts).sort("thread", "until", "busy", "source").unique(["thread", "until"], keep="last")
@@ -161,6 +163,46 @@ def _of_autograd(threads: Threads, pairs: Iterable[tuple[int, int]]) -> Iterator
         one, other = threads.active[caller], threads.active[helper]
         yield _gaps_of(caller, helper, one, other, is_caller=True)
         yield _gaps_of(helper, caller, other, one, is_caller=False)
+
+
+_NODE = "autograd::engine::"
+
+
+def _with_stepping(spans: pl.DataFrame, threads: Threads, linked: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The pairs, and the thread that marks steps with each of autograd's threads, as replicas run forward elsewhere."""
+    rows = np.flatnonzero((spans["category"].gather(threads.row) == "step").to_numpy())
+    if not rows.size:
+        return list(linked)
+    main = int(np.searchsorted(threads.cuts, rows[0], side="right")) - 1
+    names = spans["name"].gather(threads.row)
+    nodes = np.flatnonzero(map_names(names, lambda name: name.startswith(_NODE), pl.Boolean()).to_numpy())
+    helpers = {int(one) for one in np.unique(np.searchsorted(threads.cuts, nodes, side="right") - 1)} - {main}
+    return [*linked, *((main, helper) for helper in sorted(helpers) if (main, helper) not in linked)]
+
+
+_REPLICAS = "DataParallel.forward"
+
+
+def _of_replicas(spans: pl.DataFrame, threads: Threads) -> Iterator[pl.DataFrame]:
+    """Handoffs of torch.nn.DataParallel: its operator starts a thread for each replica, and waits for all of them."""
+    names = spans["name"].gather(threads.row)
+    calls = np.flatnonzero((names == _REPLICAS).to_numpy())
+    for caller in np.unique(np.searchsorted(threads.cuts, calls, side="right") - 1):
+        mine = calls[(calls >= threads.cuts[caller]) & (calls < threads.cuts[caller + 1])]
+        inner = np.delete(np.arange(threads.cuts[caller], threads.cuts[caller + 1]), mine - threads.cuts[caller])
+        ends = np.sort(threads.end[inner])
+        for helper in np.setdiff1d(np.arange(threads.track.size), caller):
+            starts, stops = threads.active[helper]
+            first = np.searchsorted(starts, threads.start[mine])
+            last = np.searchsorted(stops, threads.end[mine], side="right") - 1
+            ran = first <= last
+            begun, done = starts[first[ran]], stops[last[ran]]
+            begin = threads.start[mine][ran]
+            before = np.append(LONG_AGO, stops)[first[ran]]
+            since = np.maximum(begin, np.append(LONG_AGO, ends)[np.searchsorted(ends, begun, side="right")])
+            every = np.ones(begun.size, np.bool_)
+            yield _frame(int(helper), int(caller), (begun, before, begun, begin), every)
+            yield _frame(int(caller), int(helper), (done, since, threads.end[mine][ran], done), every)
 
 
 def _gaps_of(thread: int, source: int, own: Intervals, other: Intervals, *, is_caller: bool) -> pl.DataFrame:
@@ -331,14 +373,16 @@ def _usual(lengths: Ints, observed: Bools) -> Ints:
 
 
 _ITSELF, _WORKERS = re.compile(r"SingleProcess"), re.compile(r"MultiProcess")
-#: Fetching a batch is a wait for it if it takes this many times the shortest fetch, and this share of a turn longer.
-_WAITED, _WAITED_SHARE = 4, 0.02
+#: A fetch that takes this share of a turn longer than to take the batch over is a wait for it.
+_WAITED = 0.02
 #: The producer sets the pace if turns differ by less than this, in relation to the consumer's own part of them.
 _PACED = 0.5
-#: Turns and fetches that differ by no more than this are constant; then a fetch of this share of a turn is a wait.
-_CONSTANT, _LONG_FETCH = 0.01, 0.05
-#: Taking a batch over takes no longer: workers hand it over in shared memory.
-_LONGEST_COPY_NS = 1_000_000
+#: Taking batches over takes about the same time each: fetches that differ by more than this are waits.
+_SAME = 0.1
+#: Turns that differ by less are constant, and then fetches of this share of a turn are waits.
+_CONSTANT, _LONG = 0.01, 0.15
+#: Taking a batch over takes no more than this; if all fetches are waits it is taken for the shorter time.
+_LONGEST_COPY_NS, _USUAL_COPY_NS = 1_000_000, 50_000
 _MOST_WORKERS = 16
 
 
@@ -382,10 +426,12 @@ def _fetches(thread: int, start: Ints, end: Ints) -> Limits | None:
     if took.size < _LEAST_BLOCKED:
         return None
     mean = float(turn.mean())
-    is_constant = max(turn.std(), took[1:].std()) <= _CONSTANT * mean
-    paced = turn.std() < _PACED * own.std() or (is_constant and np.median(took) > _LONG_FETCH * mean)
-    copy = 0 if paced or took.min() > _LONGEST_COPY_NS else int(took.min())
-    waited = (took > _WAITED * copy) & (took - copy > _WAITED_SHARE * mean)
+    later = took[1:]
+    is_constant = max(turn.std(), later.std()) <= _CONSTANT * mean and np.median(took) > _LONG * mean
+    paced = turn.std() < _PACED * own.std() or is_constant
+    always = paced or later.std() > _SAME * later.mean() or took.min() > _LONGEST_COPY_NS
+    copy = min(int(took.min()) // 4, _USUAL_COPY_NS) if always else int(took.min())
+    waited = took - copy > _WAITED * mean if always else took > _LONGEST_COPY_NS
     at = np.where(waited, end - copy, end)
     workers = _workers(at, waited)
     producer = np.arange(at.size) - workers

@@ -16,7 +16,8 @@ from stepscope.analyses.cycles.functions import Functions, functions_of, own_of
 from stepscope.core.collectives import talks_to_ranks
 from stepscope.core.intervals import Bools, Ints
 from stepscope.core.names import map_names, shorten
-from stepscope.core.schema import ATTRIBUTION, COUNTERS, DEVICES, SAMPLED, STEPS
+from stepscope.core.result_tables import ATTRIBUTION, SAMPLED
+from stepscope.core.schema import COUNTERS, DEVICES, STEPS
 
 #: What a resource adds to the row of a function.
 _VALUES = ATTRIBUTION.empty().select("resource", "metric", "unit", "mu", "sigma", "sampled")

@@ -24,7 +24,8 @@ from stepscope.analyses.cycles.anchors import Anchor, calls_of, device_anchors, 
 from stepscope.analyses.cycles.content import Content, agreement, content_of, counts, is_whole, phases, reach
 from stepscope.core.errors import MissingTable, StepscopeError
 from stepscope.core.intervals import Ints
-from stepscope.core.schema import CYCLES, DEVICE_WORK, DEVICES, STEPS
+from stepscope.core.result_tables import CYCLES
+from stepscope.core.schema import DEVICE_WORK, DEVICES, STEPS
 
 Floats = NDArray[np.float64]
 
@@ -49,7 +50,7 @@ _AS_GOOD_A_PERIOD = 0.97
 
 @dataclass(frozen=True, slots=True)
 class Cycles:
-    """The cycles of one process: a frame of `schema.CYCLES`, what marks them, and a text on how they were detected."""
+    """The cycles of one process: a frame of `result_tables.CYCLES`, what marks them, and how they were detected."""
 
     frame: pl.DataFrame
     anchor: str

@@ -10,7 +10,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from stepscope.analyses.common.analysis import analysis_of
-from stepscope.analyses.common.span_lookup import at_or_around, own_time
+from stepscope.analyses.common.span_lookup import at_or_around, is_captured, own_time
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import Ints, ends_of, outermost, own_lengths
 from stepscope.core.schema import ARROWS, DEVICE_WORK, FRAMES, Column, Table
@@ -93,14 +93,19 @@ def _sums(spans: pl.DataFrame, arrows: pl.DataFrame, calls: ModuleCalls, row: In
         inside: Ints = (before[after] - before[:-1]) * first
         return inside
 
+    captured = is_captured(spans)
+    on_host = ~captured[calls.rows]
     sums = {
         "calls": np.ones_like(durations),
-        "host_total_ns": durations * first,
-        "host_self_ns": own_lengths(starts, starts + durations, calls.above),
+        "host_total_ns": durations * first * on_host,
+        "host_self_ns": own_lengths(starts, starts + durations, calls.above) * on_host,
         "n_operators": _direct_operators(spans, calls),
     }
     is_work = spans["category"].is_in(DEVICE_WORK)
-    linked = spans.select("launch_id", "dur_ns").filter(is_work).drop_nulls()
+    linked = spans.select("launch_id", "op_id", "dur_ns").filter(is_work)
+    in_graph = pl.Series(captured).gather(linked["op_id"])
+    linked = linked.select(pl.when(in_graph).then("op_id").otherwise("launch_id").alias("launch_id"), "dur_ns")
+    linked = linked.drop_nulls()
     launches, device = linked["launch_id"].cast(pl.Int64).to_numpy(), linked["dur_ns"].to_numpy()
     on_device = bool(is_work.any())
     if on_device:

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.analyses.common.analysis import analysis_of
-from stepscope.analyses.common.span_lookup import own_time
+from stepscope.analyses.common.span_lookup import is_captured, own_time
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import Ints, ends_of, outermost
 from stepscope.core.names import is_tensor_core, is_tensor_core_eligible, map_names
@@ -75,10 +75,11 @@ def operators(
     work = spans.select("name", "dur_ns", "category", "op_id").filter(spans["category"].is_in(DEVICE_WORK))
     tracks, starts, durations = (spans[c].to_numpy()[calls] for c in ("track_id", "ts_ns", "dur_ns"))
     first = outermost(tracks, starts, starts + durations, group)
+    on_host = ~is_captured(spans)[calls]
     sums = {
-        "host_self_ns": own_time(spans, is_call)[is_operator[is_call]],
-        "host_total_ns": durations * first,
-        "host_ns": durations,
+        "host_self_ns": own_time(spans, is_call)[is_operator[is_call]] * on_host,
+        "host_total_ns": durations * first * on_host,
+        "host_ns": durations * on_host,
     }
     if not work.is_empty():
         own = _device_self(work, spans.height, calls)

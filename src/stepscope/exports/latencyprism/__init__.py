@@ -15,7 +15,7 @@ import polars as pl
 
 from stepscope.comparison.cases import cases
 from stepscope.core.errors import MissingTable, StepscopeError
-from stepscope.core.schema import ATTRIBUTION, CYCLES
+from stepscope.core.result_tables import ATTRIBUTION, CYCLES
 from stepscope.core.trace import Result, Results
 from stepscope.exports import Export
 from stepscope.exports.latencyprism._comparison import compared

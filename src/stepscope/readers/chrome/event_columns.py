@@ -55,6 +55,7 @@ SIDE_COLUMNS: dict[str, dict[str, str]] = {
         "grid": "grid", "block": "block", "registers": "registers", "shared": "shared_bytes",
         "blocks_sm": "blocks_per_sm", "warps_sm": "warps_per_sm", "occupancy": "occupancy",
     },
+    "kernels_of_calls": {"kernel": "kernel"},
     "transfers": {"bytes": "size_bytes", "bandwidth": "bandwidth"},
     "collectives": {
         "collective": "collective", "dtype": "dtype", "in": "in_elements", "out": "out_elements", "group": "group",
@@ -94,6 +95,7 @@ class Columns:
         time = i8 if exact else f8
         self.spans = columns_of({"ts": time, "dur": time, "name": u4, "cat": u2, "track": u4})
         self.calls = columns_of({"row": u4, "correlation": i8})
+        self.kernels_of_calls = columns_of({"row": u4, "kernel": u4})
         self.ids = columns_of({"row": u4, "external": i8})
         self.ops = columns_of({
             "row": u4, "sequence": i8, "forward": i8,
@@ -126,7 +128,7 @@ class Columns:
         self.threads: dict[tuple[Any, Any], dict[str, str]] = {}
         json_texts = dict.fromkeys(("shapes", "types", "concrete"), self.texts)
         #: The texts that the columns of codes are codes of: arguments as they are, and as JSON.
-        self.texts_of = {**dict.fromkeys(_TEXTS, self.texts), "stack": self.stacks}
+        self.texts_of = {**dict.fromkeys(_TEXTS, self.texts), "stack": self.stacks, "kernel": self.names}
         self.json_of = {**json_texts, "grid": self.dims, "block": self.dims}
         self._raw = msgspec.json.Decoder(list[RawEvent])
 
@@ -187,6 +189,9 @@ class Columns:
             self.add_arguments(table, rows, args)
         if kind in (CALL, DEVICE) and not self.has_correlations:
             self.has_correlations = any(a.correlation is not None and a.correlation > 0 for a in args)
+        if kind == CALL and any(a.kernel for a in args):
+            named = [(r, a) for r, a in zip(rows.tolist(), args, strict=True) if a.kernel]
+            self.add_arguments("kernels_of_calls", [r for r, _ in named], [a for _, a in named])
         if kind == DEVICE:
             launched = [(r, a) for r, a in zip(rows.tolist(), args, strict=True) if _is_launched(a)]
             self.add_arguments("kernels", [r for r, _ in launched], [a for _, a in launched])

@@ -90,6 +90,7 @@ class Args(Struct, gc=False, frozen=True):
     sequence: int = field(name="Sequence number", default=ABSENT)
     forward_thread: int = field(name="Fwd thread id", default=ABSENT)
     call_stack: str = field(name="Call stack", default="")
+    kernel: str | None = None  # of launches, by ROCm
     device: int | str | None = None
     stream: int | str | None = None
     correlation: int | None = ABSENT

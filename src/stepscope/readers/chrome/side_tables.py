@@ -9,7 +9,17 @@ import numpy as np
 import polars as pl
 
 from stepscope.core import intervals, names
-from stepscope.core.schema import ALLOCATIONS, COLLECTIVES, COUNTERS, FRAMES, KERNEL_METRICS, KERNELS, STACKS, TRANSFERS
+from stepscope.core.schema import (
+    ALLOCATIONS,
+    CAPTURED_LAUNCHES,
+    COLLECTIVES,
+    COUNTERS,
+    FRAMES,
+    KERNEL_METRICS,
+    KERNELS,
+    STACKS,
+    TRANSFERS,
+)
 from stepscope.readers.chrome.spans import to_ns
 from stepscope.readers.common.columns import ABSENT, nullable, text_column
 from stepscope.readers.common.span_builder import nearest_op
@@ -188,6 +198,26 @@ def frames(columns: Columns, spans: Sorted) -> pl.DataFrame:
         "module_id": nullable(side["module"], pl.Int64()),
     })  # fmt: skip
     return FRAMES.conform(frame)
+
+
+def captured_launches(
+    columns: Columns, spans: Sorted, is_call: NDArray[np.bool_], launch: Rows, name_list: list[str]
+) -> pl.DataFrame:
+    """The `captured_launches` table: of a recording that captures graphs, the launches that queued no work.
+
+    `launch` is the launch of each span, −1 for none.
+    """
+    if not any("StreamBeginCapture" in name for name in name_list):
+        return CAPTURED_LAUNCHES.empty()
+    launches = np.array([names.is_launch_call(name) and not names.is_graph_launch(name) for name in name_list])
+    queued = np.zeros(is_call.size, np.bool_)
+    queued[launch[launch >= 0]] = True
+    rows = np.flatnonzero(is_call & launches[spans.name] & ~queued)
+    with_name, side = side_columns(columns.kernels_of_calls, spans)
+    kernel = np.full(is_call.size, len(name_list))
+    kernel[with_name] = side["kernel"]
+    kernels = text_column(kernel[rows], [*name_list, None]) if rows.size else None
+    return CAPTURED_LAUNCHES.conform(pl.DataFrame({"span_id": rows.astype(np.uint32), "kernel": kernels}))
 
 
 def spread_dims(dims: Rows, codes: NDArray[Any], have: NDArray[np.bool_], at: Rows) -> Rows:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import re
 import sys
 import zlib
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
 import polars as pl
@@ -47,6 +49,10 @@ class IssueLog:
         return pl.DataFrame(rows, schema=dict(ISSUES.dtypes), orient="row")
 
 
+#: What a dump of a flight recorder has in its first bytes, if it is JSON.
+DUMP_AS_JSON = re.compile(rb'"(?:collective_seq_id|comm_lib_version|pg_config)"\s*:')
+_HEAD = 512  # bytes of a file that say whether it is one
+_DIGITS = re.compile(r"\d+")
 CHUNK = 1 << 18
 #: Without --max-bytes, a packed file may unpack to 2 GiB or to 200 times its size, whichever is more: traces pack to
 #: a tenth or a thirtieth, decompression bombs to a thousandth.
@@ -236,6 +242,27 @@ def head_of(path: str, member: str | None = None, n_bytes: int = 1 << 16) -> byt
     if source.damage and not head:
         raise CorruptInput(source.damage, "copy the file again", path=source.label, offset=0)
     return head[:n_bytes]
+
+
+def family_of_dump(path: str) -> list[str]:
+    """The dumps of PyTorch's flight recorder in the folder of one: by their names, else those called alike."""
+    try:
+        if files.rank_of_dump(path) is None and not _is_dump_as_json(path):
+            return [path]
+        folder, name = files.split(path)
+        listed = files.files_in(folder or ".", deep=False)
+    except StepscopeError:  # a folder or bucket whose files may be read and not listed
+        return [path]
+    dumps = [files.joined(folder, files.split(file)[1]) for file in listed if files.rank_of_dump(file) is not None]
+    shape = _DIGITS.sub("0", name)
+    return dumps or [file for file in listed if _DIGITS.sub("0", files.split(file)[1]) == shape] or [path]
+
+
+def _is_dump_as_json(path: str) -> bool:
+    if not path.lower().endswith(".json") or files.is_url(path) or not Path(path).is_file():
+        return False
+    with files.opened(path) as file:
+        return DUMP_AS_JSON.search(file.read(_HEAD)) is not None
 
 
 def members(path: str) -> list[str]:

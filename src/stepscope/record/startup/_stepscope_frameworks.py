@@ -35,6 +35,8 @@ def after_import(framework: str, module: ModuleType, log: Any, steps: str, windo
     trigger = os.environ.get("STEPSCOPE_RECORD_TRIGGER", "")
     if settings is None and trigger:  # none except for dumps of the recorder
         settings = files.Settings()
+    if framework == "torch" and os.environ.get("STEPSCOPE_RECORD_SNAPSHOTS"):
+        _snapshots(module, log, files)
     make = {"torch": _torch, "paddle": _paddle, "jax": _jax}[framework]
     made = make(module, log, settings, files, _ends(log.folder, trigger)) if settings is not None else None
     # Reported last: the recorder explains a missing profile by the last messages.
@@ -55,6 +57,14 @@ def after_import(framework: str, module: ModuleType, log: Any, steps: str, windo
 
         watch_the_time()
         os.register_at_fork(after_in_child=watch_the_time)
+
+
+def _snapshots(torch: ModuleType, log: Any, files: Any) -> None:
+    adapter = _module("torch")
+    if not adapter.is_helper():
+        snapshots = adapter.MemorySnapshots(torch, log, files)
+        snapshots.watch()
+        _at_the_end(snapshots)
 
 
 def _torch(torch: ModuleType, log: Any, settings: Any, files: Any, ends: Any) -> Any:

@@ -1,4 +1,4 @@
-"""PyTorch: profiles this process with torch.profiler, and recognises its steps.
+"""PyTorch: profiles this process with torch.profiler, recognises its steps, and writes snapshots of its memory.
 
 Functions of torch are wrapped, to see when an optimizer steps, a module is called, or a range or a profiler begins. A
 wrapper pretends to come from the file of the original function, because torch.compile does not compile such files
@@ -7,10 +7,12 @@ and torch.jit looks up names in their module.
 
 from __future__ import annotations
 
+import _thread
 import functools
 import inspect
 import os
 import sys
+import time
 import types
 from _thread import get_ident
 from typing import TYPE_CHECKING, Any
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
 ENDING = ".pt.trace.json.gz"
 #: Kineto's categories of operators, kernels and launches. The trace of a process that did anything has one of them.
 _WORK = (b'"cpu_op"', b'"kernel"', b'"cuda_runtime"')
+_ERRORS = (RuntimeError, OSError, AttributeError, AssertionError, TypeError, ValueError)
+#: How many events a history of memory has at most, how often requests for snapshots are looked for, and how many
+#: snapshots are written of failures that the job survives.
+_EVENTS, _TICK_S, _FAILURES = 100_000, 0.1, 5
 
 
 class TorchProfiler:
@@ -31,7 +37,7 @@ class TorchProfiler:
     """
 
     any_thread = False
-    errors = (RuntimeError, OSError, AttributeError, AssertionError, TypeError, ValueError)
+    errors = _ERRORS
 
     def __init__(self, torch: types.ModuleType, folder: str, files: Any) -> None:
         self._torch, self.folder, self._files = torch, folder, files
@@ -68,7 +74,7 @@ class TorchProfiler:
         if torch.version.cuda and not torch.cuda.is_initialized():
             # Devices that the job does not use stay untouched.
             activities = [torch.profiler.ProfilerActivity.CPU]
-        self._rank = self._own_rank()
+        self._rank = _own_rank(torch, self._files)
         kineto = torch.profiler._KinetoProfile(activities=activities, record_shapes=True, profile_memory=self._memory)
         make = torch.autograd.profiler.profile
         if "torch._inductor" in sys.modules or "use_device" not in inspect.signature(make).parameters:
@@ -111,18 +117,96 @@ class TorchProfiler:
             kineto.export_chrome_trace(plain)
             if not any(word in piece for piece in files.pieces(plain) for word in _WORK):
                 return False
-            rank = self._rank if self._rank is not None else self._own_rank()
+            rank = self._rank if self._rank is not None else _own_rank(self._torch, files)
             files.pack(files.pieces(plain), self.folder, files.target(self.folder, rank, ENDING))
         finally:
             files.remove(plain)
         return True
 
-    def _own_rank(self) -> int | None:
-        distributed = getattr(self._torch, "distributed", None)
-        if distributed is not None and distributed.is_available() and distributed.is_initialized():
-            return int(distributed.get_rank())
-        rank = self._files.rank_of(os.environ)
-        return None if rank is None else int(rank)
+
+class MemorySnapshots:
+    """Records the history of a process' device memory, and writes snapshots of it as torch does.
+
+    One is written when the process ends, one each time that the recorder asks for it, and one when a device is out of
+    memory, before the job sees the error. The history begins when the job initialises CUDA.
+    """
+
+    def __init__(self, torch: types.ModuleType, log: Any, files: Any) -> None:
+        self._torch, self._log, self._files = torch, log, files
+        self._lock = _thread.allocate_lock()
+        self._pid = self._n_failures = self._n_asked = 0
+
+    def watch(self) -> None:
+        """Begin as soon as CUDA is initialised."""
+        cuda = self._torch.cuda
+        later = getattr(cuda, "_lazy_call", None)
+        if later is None or not hasattr(cuda.memory, "_record_memory_history"):
+            self._log.issue("memory_snapshot_failed", "this torch has no history of memory: it needs torch 2.0")
+            return
+        later(self._begin)
+
+    def _begin(self) -> None:
+        memory = self._torch.cuda.memory
+        try:
+            new = getattr(memory, "_record_memory_history_impl", None)
+            if new is None:  # torch 2.0
+                memory._record_memory_history(True, trace_alloc_max_entries=_EVENTS, trace_alloc_record_context=True)
+            else:
+                wanted = {"stacks": "python", "max_entries": _EVENTS, "global_record_annotations": True}
+                known = inspect.signature(new).parameters
+                memory._record_memory_history("all", **{name: wanted[name] for name in wanted if name in known})
+            self._torch._C._cuda_attach_out_of_memory_observer(self._out_of_memory)
+        except _ERRORS as error:
+            self._log.issue("memory_snapshot_failed", "the history of memory was not recorded: %r" % (error,))
+            return
+        self._pid = os.getpid()
+        _thread.start_new_thread(self._listen, ())
+
+    def at_exit(self) -> None:
+        """The process ends: write the last snapshot."""
+        self._write("")
+        self._pid = 0
+
+    def _out_of_memory(self, *_about: object) -> None:
+        """Torch calls this before it raises the error."""
+        self._n_failures += 1
+        if self._n_failures <= _FAILURES:
+            self._write(".oom-%d" % self._n_failures)
+
+    def _listen(self) -> None:
+        """Write a snapshot when the file of requests grows, until the process or the recording ends."""
+        job = os.path.join(self._log.folder, ".job")
+        n_done = 0
+        while self._pid == os.getpid() and os.path.isdir(job):
+            time.sleep(_TICK_S)
+            try:
+                n_asked = os.stat(os.path.join(job, "memory-snapshots")).st_size
+            except OSError:
+                continue
+            if n_asked > n_done:
+                n_done = n_asked
+                self._n_asked += 1
+                self._write(".asked-%d" % self._n_asked)
+
+    def _write(self, why: str) -> None:
+        if self._pid != os.getpid():  # CUDA is not initialised, or it is the parent's
+            return
+        folder, files = self._log.folder, self._files
+        with self._lock:
+            part = files.part(folder, "memory")
+            try:
+                self._torch.cuda.memory._dump_snapshot(part)
+                os.rename(part, files.target(folder, _own_rank(self._torch, files), ".memory%s.pickle" % why))
+            except _ERRORS as error:
+                self._log.issue("memory_snapshot_failed", "a snapshot of memory could not be written: %r" % (error,))
+
+
+def _own_rank(torch: types.ModuleType, files: Any) -> int | None:
+    distributed = getattr(torch, "distributed", None)
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_rank())
+    rank = files.rank_of(os.environ)
+    return None if rank is None else int(rank)
 
 
 def is_helper() -> bool:

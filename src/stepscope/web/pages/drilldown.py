@@ -70,7 +70,9 @@ def _address_of_row(links: Links, table: str, row: Mapping[str, Any], columns: S
 
 
 def _summed_up(links: Links, table: str, row: Mapping[str, Any], own: Mapping[str, object]) -> str | None:
-    """The rows of another table that this one sums up."""
+    """The rows of another table that this one sums up; of a prediction the page that draws it."""
+    if table == "predictions":
+        return links.what_if(str(row["scenario"]).replace(" + ", "\n"), **own)
     if table == "modules" and row.get("path"):
         # A module's range has the last part of its path as its name.
         return links.to("/timeline", **own, q="nn.Module: " + str(row["path"]).rsplit("/", 1)[-1], exact=1)

@@ -13,6 +13,7 @@ from stepscope.api import verbs
 from stepscope.core.errors import StepscopeError
 from stepscope.query import tables as query_tables
 from stepscope.renderers import figures
+from stepscope.web.pages import what_if
 from stepscope.web.pages.drilldown import address_of_difference, address_of_row
 from stepscope.web.pages.rows import FORMATS, attachment, known_format, sheet
 from stepscope.web.pages.sections import PAGES, asked_by, filled, lacking
@@ -42,7 +43,9 @@ async def page(site: Site, request: Request) -> Response:
     page = PAGES[name]
     inputs = inputs_of(site, request)
     parts = [await _section(site, request, inputs, section) for section in page.sections]
-    return html(site, request, "sections.html", title=page.title, doc=page.doc, parts=parts)
+    more = await what_if.controls(site, request, inputs[0]) if name == "what-if" else {}
+    template = "what_if.html" if more else "sections.html"
+    return html(site, request, template, title=page.title, doc=page.doc, parts=parts, **more)
 
 
 async def _section(site: Site, request: Request, inputs: tuple[int, ...], section: Section) -> dict[str, Any]:

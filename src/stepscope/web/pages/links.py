@@ -42,6 +42,12 @@ class Links:
         """The address of a table."""
         return self.to("/tables/" + quote(name, safe=""), **parameters)
 
+    def what_if(self, question: str, **parameters: object) -> str:
+        """The page "What if" with the changes of a question, one a line."""
+        changes = urlencode([("if", change) for change in question.splitlines()])
+        address = self.to("/what-if", **parameters)
+        return f"{address}{'&' if '?' in address else '?'}{changes}"
+
     def command(self, text: str) -> str | None:
         """The address of a command without its `stepscope`: 'show idle --by gap' is a table; None for other verbs."""
         try:

@@ -44,6 +44,8 @@ _OPERATOR_COLUMNS = ("rank", "trace", "name", "calls", "device_self_ns", "device
                      "host_total_ns", "host_mean_ns", "tc_self_ratio")  # fmt: skip
 _KERNEL_COLUMNS = ("rank", "trace", "name", "op", "kernel_class", "calls", "total_ns", "share_ratio", "mean_ns",
                    "p95_ns", "max_ns", "est_occupancy_ratio", "tensor_ratio", "dram_ratio", "sm_ratio")  # fmt: skip
+_PREDICTION_COLUMNS = ("rank", "trace", "scenario", "step_ns", "predicted_ns", "gain_ratio", "low_ns", "high_ns",
+                       "basis", "binds_next", "reason")  # fmt: skip
 _SUBJECTS: Mapping[str, Page] = {
     "operators": Page(
         "Operators",
@@ -71,6 +73,11 @@ _SUBJECTS: Mapping[str, Page] = {
             Section("Launches", "launches"),
             Section("Copies and fills", "transfers"),
         ),
+    ),
+    "what-if": Page(
+        "What if",
+        "How long a step would take with a change: the recorded program is run again with it.",
+        (Section("The standard questions", "predictions", columns=_PREDICTION_COLUMNS, rows=30),),
     ),
     "memory": Page(
         "Memory",

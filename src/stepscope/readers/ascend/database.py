@@ -7,7 +7,7 @@ same kernels, operators and collectives.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,18 +17,17 @@ from stepscope.core import files, intervals
 from stepscope.core import names as rules
 from stepscope.core.collectives import kind_of
 from stepscope.core.schema import (
-    ALLOCATIONS,
     ARROWS,
     COLLECTIVES,
     COUNTERS,
     DEVICES,
-    KERNEL_METRICS,
     KERNELS,
     OPS,
     STACKS,
     TRANSFERS,
 )
 from stepscope.core.trace import Meta, Trace
+from stepscope.readers.ascend.tables import text_of, unit_of, with_kernels, with_memory
 from stepscope.readers.common.categories import HCCL_TYPES, by_name, odd_device_work, without_repeats_of_hccl
 from stepscope.readers.common.columns import ABSENT, torch_npu_arguments
 from stepscope.readers.common.span_builder import (
@@ -174,7 +173,8 @@ def _trace(db: Database, source: Source, issues: IssueLog) -> Trace:
         origin_recorded_ns=spans.origin_ns,
         facts={"ascend_schema": str(versions["SCHEMA_VERSION"])} if "SCHEMA_VERSION" in versions else {},
     )
-    return Trace(meta, {name: frame for name, frame in tables.items() if not frame.is_empty()})
+    trace = _with_memory(run, _with_details(run, rows, Trace(meta, tables)))
+    return replace(trace, tables={name: frame for name, frame in trace.tables.items() if not frame.is_empty()})
 
 
 def _in_session(db: Database, rows: pl.DataFrame, issues: IssueLog) -> pl.DataFrame:
@@ -230,12 +230,16 @@ def _tasks(run: _Run) -> pl.DataFrame:
     columns = {"device": "deviceId", "connection": "connectionId", "task": "globalTaskId", "word": "taskType"}
     tasks = run.db.frame("TASK", _TIMES | columns | {"stream": "streamId"})
     computing = run.db.frame("COMPUTE_TASK_INFO", {
-        "task": "globalTaskId", "name": "name", "blocks": "blockDim", "core": "taskType",
+        "task": "globalTaskId", "name": "name", "blocks": "blockDim", "core": "taskType", "type": "opType",
+        "shapes": "inputShapes", "dtypes": "inputDataTypes", "wait": "waitNs",
     })  # fmt: skip
     parts = (
         run.db.frame("COMMUNICATION_TASK_INFO", {"task": "globalTaskId"}).unique().with_columns(is_part=pl.lit(True))
     )
-    computing = run.named(computing.drop_nulls("task").unique("task", keep="first"), "name", "core")
+    texts = ("name", "core", "type", "shapes", "dtypes")
+    computing = run.named(computing.drop_nulls("task").unique("task", keep="first"), *texts).with_columns(
+        pl.when(pl.col("name").is_not_null()).then(text_of(column)).alias(column) for column in texts[1:]
+    )
     frame = run.named(tasks, "word").join(computing, on="task", how="left", maintain_order="left")
     frame = frame.join(parts, on="task", how="left", maintain_order="left")
     odd = rules.map_names(frame["word"], odd_device_work, pl.String())
@@ -389,21 +393,10 @@ def _side_tables(run: _Run, rows: pl.DataFrame, origin_ns: int) -> dict[str, pl.
     way = rules.map_names(copies["name"], rules.transfer_kind, pl.String())
     talks = rows.filter(pl.col("kind") == "collective")
     kind = rules.map_names(talks["name"], lambda name: kind_of(name) or name, pl.String())
-    values = run.named(run.db.frame("TASK_PMU_INFO", {"task": "globalTaskId", "metric": "name"}), "metric")
-    if values.height:
-        values = values.with_columns(
-            pl.Series("value", run.db.column("TASK_PMU_INFO", "value"), pl.Float64, strict=False)
-        )
-        values = values.join(rows.select("task", "span_id").drop_nulls(), on="task", maintain_order="left")
-        values = values.sort("span_id", maintain_order=True)
     return {
         "stacks": stacks,
         "ops": OPS.conform(ops.join(chains, on="stack", how="left", maintain_order="left")),
-        "kernels": KERNELS.conform(
-            kernels.select(
-                "span_id", grid_x=pl.col("blocks").cast(pl.Int32, strict=False), kernel_type="core"
-            ).with_columns(tensor_core=tensor_core)
-        ),
+        "kernels": KERNELS.conform(kernels.select("span_id").with_columns(tensor_core=tensor_core)),
         "transfers": TRANSFERS.conform(copies.select("span_id").with_columns(kind=way)),
         "collectives": COLLECTIVES.conform(
             talks.select(
@@ -415,9 +408,7 @@ def _side_tables(run: _Run, rows: pl.DataFrame, origin_ns: int) -> dict[str, pl.
                 out_elements=pl.when(kind == "reduce_scatter").then("n_elements"),
             )
         ),
-        "kernel_metrics": KERNEL_METRICS.conform(values),
         "counters": _counters(run, origin_ns),
-        "allocations": _allocations(run, rows, origin_ns),
     }
 
 
@@ -459,20 +450,41 @@ def _counters(run: _Run, origin_ns: int) -> pl.DataFrame:
     return pl.concat(frames).sort("ts_ns", maintain_order=True)
 
 
-def _allocations(run: _Run, rows: pl.DataFrame, origin_ns: int) -> pl.DataFrame:
-    """The `allocations` table from the life of each block: a row when it was taken, one when it was given back."""
-    ends = {"ts_ns": "allocationTime", "held": "allocationTotalAllocated", "reserved": "allocationTotalReserved"}
-    freed = {"ts_ns": "releaseTime", "held": "releaseTotalAllocated", "reserved": "releaseTotalReserved"}
-    own = {"bytes": "size", "number": "deviceId"}
-    taken, given = (run.db.frame("OP_MEMORY", own | columns) for columns in (ends, freed))
-    thread = rows.filter(pl.col("kind") == "range")["track"].first()
-    frame = pl.concat([taken, given.with_columns(-pl.col("bytes"))]).drop_nulls(["ts_ns", "bytes"])
-    frame = frame.select(
-        "bytes",
-        ts_ns=pl.col("ts_ns") - origin_ns,
-        track_id=pl.lit(thread),
-        device_id=pl.col("number").replace_strict(run.devices, default=None, return_dtype=pl.UInt32()),
-        total_allocated_bytes="held",
-        total_reserved_bytes="reserved",
+def _with_details(run: _Run, rows: pl.DataFrame, trace: Trace) -> Trace:
+    """The trace with the counters and arguments of kernels."""
+    kernels = rows.filter(pl.col("category") == "kernel", pl.col("kind") == "task")
+    values = run.named(run.db.frame("TASK_PMU_INFO", {"task": "globalTaskId", "metric": "name"}), "metric")
+    column = run.db.column("TASK_PMU_INFO", "value") if "value" in run.db.columns_of("TASK_PMU_INFO") else []
+    if len(column) != values.height:
+        values, column = values.clear(), []
+    values = values.with_columns(pl.Series("value", column, pl.Float64, strict=False))
+    values = values.join(kernels.select("task", "span_id").drop_nulls(), on="task", maintain_order="left")
+    is_time = pl.col("metric").str.ends_with("_time")
+    values = values.with_columns(
+        metric=pl.col("metric").str.replace("^aic_total_time$", "aicore_time").str.replace("^aiv_total_", "aiv_"),
+        value=pl.when(is_time).then(pl.col("value") / 1000).otherwise("value"),
     )
-    return ALLOCATIONS.conform(frame.sort("ts_ns", maintain_order=True))
+    wait = kernels.select("span_id", metric=pl.lit("wait_time"), value=pl.col("wait").cast(pl.Float64) / 1000)
+    metrics = pl.concat([values.select("span_id", "metric", "value"), wait]).drop_nulls()
+    return with_kernels(trace, kernels, metrics.with_columns(unit=unit_of("metric")))
+
+
+def _with_memory(run: _Run, trace: Trace) -> Trace:
+    """The trace with the life of each block of memory, and the memory of each component over time."""
+    blocks = run.named(run.db.frame("OP_MEMORY", {
+        "name": "name", "bytes": "size", "number": "deviceId", "ts_ns": "allocationTime",
+        "held": "allocationTotalAllocated", "reserved": "allocationTotalReserved", "freed_ns": "releaseTime",
+        "freed_held": "releaseTotalAllocated", "freed_reserved": "releaseTotalReserved",
+    }), "name")  # fmt: skip
+    totals = {"allocated": "totalAllocated", "reserved": "totalReserved", "active": "totalActive"}
+    shared = {"component": "component", "number": "deviceId", "ts_ns": "timestamp"}
+    records = run.named(run.db.frame("MEMORY_RECORD", shared | totals), "component")
+    modules = run.db.frame("NPU_MODULE_MEM", {
+        "component": "moduleId", "number": "deviceId", "ts_ns": "timestampNs", "reserved": "totalReserved",
+    })  # fmt: skip
+    names = dict(run.db.frame("ENUM_MODULE", {"id": "id", "text": "name"}, ["text"]).drop_nulls().rows())
+    modules = modules.with_columns(pl.col("component").replace_strict(names, default=None, return_dtype=pl.String()))
+    levels = [frame.unpivot(on, index=list(shared), variable_name="kind") for frame, on in (
+        (records, list(totals)), (modules, ["reserved"]),
+    )]  # fmt: skip
+    return with_memory(trace, blocks, pl.concat(levels))

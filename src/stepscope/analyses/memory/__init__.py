@@ -1,0 +1,1 @@
+"""Snapshots of a caching allocator's memory."""

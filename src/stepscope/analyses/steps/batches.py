@@ -1,0 +1,296 @@
+"""What each batch of an engine that serves a model costs: latency, tokens a second, how well the device is used."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from stepscope.analyses.common.analysis import analysis_of
+from stepscope.analyses.common.batch_names import Batch, batch_of
+from stepscope.analyses.common.device_work import device_work
+from stepscope.analyses.costs.kernel_costs import uses_matrix_units
+from stepscope.analyses.costs.op_costs import priced
+from stepscope.analyses.costs.roofline import Roofs, roofs_of, with_roofs
+from stepscope.core.errors import MissingTable
+from stepscope.core.intervals import union_by
+from stepscope.core.schema import DEVICES, KERNELS, OPS, TRACKS, Column, Table
+
+By = Literal["batch", "kind", "law"]
+Floats = NDArray[np.float64]
+_RANGES = ("user_range", "device_range")
+#: A law is fitted to at least this many batches of a kind, and checked on parts that it was not fitted to.
+_LEAST_BATCHES, _PARTS = 12, 4
+_ROUNDS, _EXACT = 30, 1e-3
+_TERMS = ("n_requests", "n_tokens", "kv_tokens")
+
+BATCHES = Table(
+    "batches",
+    "what each batch of an engine that serves a model costs",
+    (
+        Column("batch", pl.Int64(), "number of the batch, in order of time (by batch)", key=True),
+        Column("kind", pl.String(), "prefill, decode or mixed", key=True),
+        Column("n_batches", pl.Int64(), "batches of that kind (by kind, law)"),
+        Column("ts_ns", pl.Int64(), "when the host began it, from the trace's origin (by batch)", "ns"),
+        Column("dur_ns", pl.Int64(), "until its device work was done, from its start on the host, or from the end of"
+               " the device work before it if that is later (by kind: the median)", "ns"),
+        Column("p90_ns", pl.Int64(), "the duration that nine of ten batches do not exceed (by kind)", "ns"),
+        Column("tokens_per_s", pl.Float64(), "new tokens over the duration (by kind: of all batches)", "1/s"),
+        Column("n_requests", pl.Float64(), "requests in it (by kind: the mean)"),
+        Column("n_tokens", pl.Float64(), "new tokens in it (by kind: the mean)"),
+        Column("kv_tokens", pl.Float64(), "tokens that it attends to, with those in the cache (by kind: the mean)"),
+        Column("padded_ratio", pl.Float64(), "part of the stated size that is no token or request", "ratio"),
+        Column("busy_ratio", pl.Float64(), "part of the duration in which the device works for it", "ratio"),
+        Column("host_ns", pl.Int64(), "duration of its range on the host (by kind: the median)", "ns"),
+        Column("mfu_ratio", pl.Float64(), "time of its matrix products at peak, over the duration", "ratio"),
+        Column("mbu_ratio", pl.Float64(), "time of its bytes at peak bandwidth, over the duration", "ratio"),
+        Column("known_ratio", pl.Float64(), "part of its device time whose operations and bytes are known", "ratio"),
+        Column("flop", pl.Float64(), "operations of it, as far as known (by kind: the mean)", "FLOP"),
+        Column("bytes", pl.Float64(), "bytes that it must move, as far as known (by kind: the mean)", "bytes"),
+        Column("base_ns", pl.Float64(), "time that does not depend on the batch (by law)", "ns"),
+        Column("per_request_ns", pl.Float64(), "time for one more request (by law)", "ns"),
+        Column("per_token_ns", pl.Float64(), "time for one more new token (by law)", "ns"),
+        Column("per_kv_token_ns", pl.Float64(), "time for one more token to attend to (by law)", "ns"),
+        Column("error_ratio", pl.Float64(), "mean error on batches that it was not fitted to (by law)", "ratio"),
+    ),
+)  # fmt: skip
+
+
+def batches(
+    spans: pl.DataFrame,
+    tracks: pl.DataFrame = TRACKS.empty(),
+    ops: pl.DataFrame = OPS.empty(),
+    kernels: pl.DataFrame = KERNELS.empty(),
+    devices: pl.DataFrame = DEVICES.empty(),
+    *,
+    by: By = "batch",
+    hardware: str | None = None,
+    accelerator: str | None = None,
+) -> pl.DataFrame:
+    """One row per batch of a serving engine, per kind of batch, or per kind the law of its duration.
+
+    The main columns are `kind`, `dur_ns`, `tokens_per_s`, `busy_ratio` and `mbu_ratio`. A batch is a range that the
+    engine names after what it runs: those of vLLM, SGLang, ATOM and TensorRT-LLM are known. Of nested ranges the
+    outermost is the batch, and the one that states most says what is in it. Device work belongs to the batch in whose
+    range it was launched. Work of the next batch may be queued meanwhile: a batch begins when the work before it is
+    done.
+
+    `mfu_ratio` and `mbu_ratio` count operators with a known cost (`known_ratio` is their part of device time), so they
+    are lower bounds. They follow from shapes: inside replayed graphs only where a capture of the graph was recorded.
+
+    By law, durations are fitted as base + requests + new tokens + tokens attended to, each with a weight that is not
+    negative, so that the sum of absolute relative errors is least. The error is that of a law fitted without the
+    quarter of batches that it is tried on. There is no row for kinds with fewer than 12 batches.
+
+    `hardware` and `accelerator` are those of `roofline`.
+
+    Units: ns, FLOP, bytes, 1/s; ratios 0..1.
+    Source: MFU as in `mfu`; MBU (model bandwidth utilisation) as bytes that must be moved over what the memory could.
+    Raises MissingTable (no range names a batch), UnknownName (by, accelerator), StepscopeError (hardware).
+    """
+    rows = _ranges(spans)
+    if rows.is_empty():
+        hint = "record the engine with its annotations on, as docs/serving.md says"
+        raise MissingTable("ranges of batches", needed_by="batches", hint=hint)
+    work = device_work(spans, tracks, needed_by=None)
+    work = work.with_columns(step=_batch_of_work(work, spans, rows), tensor_core=uses_matrix_units(work, kernels))
+    work = work.filter(pl.col("step").is_not_null())
+    rows = _costs(_timed(rows, work), work, spans, ops, roofs_of(devices, hardware, accelerator))
+    if by == "batch":
+        result = rows.with_columns(batch=pl.int_range(pl.len()))
+    else:
+        result = _of_kinds(rows) if by == "kind" else _laws(rows)
+    result = BATCHES.conform(result)
+    return result.select(_COLUMNS[by])
+
+
+_OF_LAW = ("base_ns", "per_request_ns", "per_token_ns", "per_kv_token_ns", "error_ratio")
+_ALL = [column.name for column in BATCHES.columns if column.name not in _OF_LAW]
+_COLUMNS: dict[By, list[str]] = {
+    "batch": [c for c in _ALL if c not in ("n_batches", "p90_ns")],
+    "kind": [c for c in _ALL if c not in ("batch", "ts_ns")],
+    "law": ["kind", "n_batches", *_OF_LAW],
+}
+
+
+def _ranges(spans: pl.DataFrame) -> pl.DataFrame:
+    """A row per batch in order: ts_ns, end_ns, track_id, and what its name states."""
+    ranges = spans.filter(pl.col("category").is_in(_RANGES)).select("name", "category", "track_id", "ts_ns", "dur_ns")
+    stated = {name: batch for name in ranges["name"].unique().cast(pl.String) if (batch := batch_of(name)) is not None}
+    named = ranges.with_columns(pl.col("name").cast(pl.String)).filter(pl.col("name").is_in(list(stated)))
+    on_host = named.filter(pl.col("category") == "user_range")
+    named = on_host if on_host.height else named
+    if named.is_empty():
+        return named
+    named = named.with_columns(end_ns=pl.col("ts_ns") + pl.col("dur_ns")).sort(
+        "ts_ns", "end_ns", descending=[False, True]
+    )
+    reached = pl.col("end_ns").cum_max().shift().over("track_id")
+    named = named.with_columns(outer=(pl.col("ts_ns") >= reached).fill_null(value=True).cum_sum())
+    facts = [_facts(stated[name]) for name in named["name"]]
+    named = pl.concat([named, pl.DataFrame(facts, _FACTS)], how="horizontal")
+    n_known = pl.sum_horizontal(pl.col(list(_FACTS)).is_not_null())
+    best = named.with_columns(n_known=n_known).sort("outer", "n_known", descending=[False, True], maintain_order=True)
+    outer = named.group_by("outer", maintain_order=True).agg(pl.col("ts_ns", "end_ns", "track_id").first())
+    return (
+        outer.join(best.unique("outer", keep="first").select("outer", *_FACTS), on="outer").sort("ts_ns").drop("outer")
+    )
+
+
+_FACTS = {
+    "kind": pl.String(), "n_requests": pl.Int64(), "n_tokens": pl.Int64(), "kv_tokens": pl.Int64(), "size": pl.Int64(),
+}  # fmt: skip
+
+
+def _facts(batch: Batch) -> dict[str, str | int | None]:
+    parts = batch.context, batch.generation
+    kv = [part.kv for part in parts if part.requests]
+    return {
+        "kind": batch.kind,
+        "n_requests": sum(part.requests for part in parts),
+        "n_tokens": batch.tokens,
+        "kv_tokens": None if None in kv else sum(n for n in kv if n is not None),
+        "size": batch.size,
+    }
+
+
+def _batch_of_work(work: pl.DataFrame, spans: pl.DataFrame, rows: pl.DataFrame) -> pl.Series:
+    """The batch in whose range each piece of work was launched, or without a launch ran; null outside of all."""
+    queued = spans["ts_ns"].gather(work["launch_id"])
+    at = pl.DataFrame({"ts_ns": work["ts_ns"], "queued": queued}).select(pl.coalesce("queued", "ts_ns")).to_series()
+    starts, ends = (rows[c].to_numpy() for c in ("ts_ns", "end_ns"))
+    row = np.searchsorted(starts, at.to_numpy(), side="right") - 1
+    inside = (row >= 0) & (at.to_numpy() < ends[np.maximum(row, 0)])
+    return pl.select(pl.when(pl.Series(inside)).then(pl.Series(row.astype(np.int32)))).to_series()
+
+
+def _timed(rows: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
+    """The batches with dur_ns, host_ns, busy_ratio and tokens_per_s."""
+    batch, starts, ends = (work[c].to_numpy().astype(np.int64) for c in ("step", "ts_ns", "end_ns"))
+    order = np.lexsort((starts, batch))
+    groups, lows, highs = union_by(batch[order], starts[order], ends[order])
+    busy = np.bincount(groups, highs - lows, minlength=rows.height).astype(np.int64)
+    began, host_end = (rows[c].to_numpy() for c in ("ts_ns", "end_ns"))
+    has_work = busy > 0
+    done = host_end.copy()
+    if work.height:
+        done[has_work] = 0
+        np.maximum.at(done, batch, ends)
+    before = np.concatenate((began[:1], np.maximum.accumulate(done)[:-1]))
+    duration = np.maximum(done - np.maximum(began, np.where(has_work, before, began)), 0)
+    tokens = pl.col("n_tokens") / pl.col("dur_ns") * 1e9
+    timed = rows.with_columns(dur_ns=pl.Series(duration), host_ns=pl.Series(host_end - began), busy_ns=pl.Series(busy))
+    size = pl.when(pl.col("size") > 0).then("size")
+    filled = pl.when(pl.col("kind") == "decode").then(pl.col("n_requests")).otherwise(pl.col("n_tokens"))
+    has_length = pl.col("dur_ns") > 0
+    return timed.with_columns(
+        busy_ratio=pl.when(has_length & (pl.col("busy_ns") > 0)).then(pl.col("busy_ns") / pl.col("dur_ns")).clip(0, 1),
+        tokens_per_s=pl.when(has_length).then(tokens),
+        padded_ratio=(1 - filled / size).clip(0, 1),
+    )
+
+
+def _costs(
+    rows: pl.DataFrame, work: pl.DataFrame, spans: pl.DataFrame, ops: pl.DataFrame, roofs: Roofs
+) -> pl.DataFrame:
+    """The batches with what they compute and move, and how near to the device's peaks."""
+    _, calls = priced(work, spans, ops)
+    calls = with_roofs(calls, roofs)
+    is_known = pl.col("bytes").is_not_null()
+    of_matrix = pl.col("compute_ns").filter(pl.col("matrix").fill_null(value=False))
+    sums = calls.group_by("step").agg(
+        flop=pl.when(is_known.any()).then(pl.col("flop").filter(is_known).sum()),
+        bytes=pl.when(is_known.any()).then(pl.col("bytes").sum()),
+        at_peak_ns=pl.when(of_matrix.count() > 0).then(of_matrix.sum()),
+        at_bandwidth_ns=pl.when(pl.col("memory_ns").count() > 0).then(pl.col("memory_ns").sum()),
+        known_ns=pl.col("device_ns").filter(is_known).sum(),
+        device_ns=pl.col("device_ns").sum(),
+    )
+    numbered = rows.with_columns(step=pl.int_range(pl.len(), dtype=pl.Int32))
+    joined = numbered.join(sums.cast({"step": pl.Int32}), on="step", how="left", maintain_order="left")
+    long = pl.when(pl.col("dur_ns") > 0).then(pl.col("dur_ns"))
+    return joined.with_columns(
+        mfu_ratio=pl.col("at_peak_ns") / long,
+        mbu_ratio=pl.col("at_bandwidth_ns") / long,
+        known_ratio=pl.col("known_ns") / pl.when(pl.col("device_ns") > 0).then(pl.col("device_ns")),
+    )
+
+
+def _of_kinds(rows: pl.DataFrame) -> pl.DataFrame:
+    """A row per kind, that with most time first."""
+    whole = pl.col("dur_ns").sum()
+    ratios = ("busy_ratio", "mfu_ratio", "mbu_ratio")
+    lasting = {c: pl.col("dur_ns").filter(pl.col(c).is_not_null()).sum() for c in ratios}
+    weighted = [pl.when(ns > 0).then((pl.col(c) * pl.col("dur_ns")).sum() / ns).alias(c) for c, ns in lasting.items()]
+    means = [
+        pl.col(c).mean()
+        for c in ("n_requests", "n_tokens", "kv_tokens", "padded_ratio", "flop", "bytes", "known_ratio")
+    ]
+    tokens = pl.when(pl.col("n_tokens").null_count() == 0).then(pl.col("n_tokens").sum() / whole * 1e9)
+    return rows.group_by("kind").agg(
+        *weighted,
+        *means,
+        n_batches=pl.len().cast(pl.Int64),
+        total_ns=whole,
+        median_ns=pl.col("dur_ns").median().round().cast(pl.Int64),
+        p90_ns=pl.col("dur_ns").quantile(0.9, "lower"),
+        host_ns=pl.col("host_ns").median().round().cast(pl.Int64),
+        tokens_per_s=tokens,
+    ).rename({"median_ns": "dur_ns"}).sort("total_ns", "kind", descending=[True, False])  # fmt: skip
+
+
+def _laws(rows: pl.DataFrame) -> pl.DataFrame:
+    """A row per kind: the weights of its law, and its error on batches left out."""
+    laws = []
+    for (kind,), part in sorted(rows.partition_by("kind", as_dict=True).items()):
+        terms = [c for c in _TERMS if part[c].null_count() == 0 and part[c].n_unique() > 1]
+        if part.height < _LEAST_BATCHES or not (part["dur_ns"] > 0).all():
+            continue
+        x = np.column_stack([np.ones(part.height), *(part[c].to_numpy().astype(np.float64) for c in terms)])
+        y = part["dur_ns"].to_numpy().astype(np.float64)
+        # Parts are runs of batches, not every fourth one: neighbours are alike.
+        part_of = np.arange(part.height) * _PARTS // part.height
+        errors = [
+            np.abs(x[part_of == k] @ _weights(x[part_of != k], y[part_of != k]) / y[part_of == k] - 1)
+            for k in range(_PARTS)
+        ]
+        weights = dict(zip(("base_ns", *terms), _weights(x, y).tolist(), strict=True))
+        laws.append({
+            "kind": kind, "n_batches": part.height, "base_ns": weights["base_ns"],
+            "per_request_ns": weights.get("n_requests"), "per_token_ns": weights.get("n_tokens"),
+            "per_kv_token_ns": weights.get("kv_tokens"), "error_ratio": float(np.concatenate(errors).mean()),
+        })  # fmt: skip
+    schema = {name: BATCHES.column(name).dtype for name in _COLUMNS["law"]}
+    return pl.DataFrame(laws, schema)
+
+
+def _weights(x: Floats, y: Floats) -> Floats:
+    """The weights, none negative, with the least sum of absolute relative errors: a term that would be is left out.
+
+    Least squares would follow single batches that took ten times as long, or hardly any time.
+    """
+    used = list(range(x.shape[1]))
+    while True:
+        scaled = x[:, used] / y[:, None]
+        scale = np.where((largest := np.abs(scaled).max(axis=0)) > 0, largest, 1.0)
+        solution = _least_absolute(scaled / scale)
+        if (solution >= 0).all() or len(used) == 1:
+            weights: Floats = np.zeros(x.shape[1])
+            weights[used] = solution / scale
+            return weights
+        del used[int(np.argmin(solution))]
+
+
+def _least_absolute(terms: Floats) -> Floats:
+    """The factors with which the terms are nearest to 1 by absolute error: least squares, weighted again and again."""
+    weight = np.ones(len(terms))
+    for _ in range(_ROUNDS):
+        root = np.sqrt(weight)
+        solution, *_ = np.linalg.lstsq(terms * root[:, None], root, rcond=None)
+        weight = 1 / np.maximum(np.abs(terms @ solution - 1), _EXACT)
+    return np.asarray(solution)
+
+
+ANALYSIS = analysis_of(batches, BATCHES, "Latency, tokens a second and use of the device of each batch of a server.")

@@ -1,0 +1,57 @@
+"""How files of Ascend's profilers are recognised, and which of a folder are read together.
+
+torch_npu and MindSpore write a folder `*_ascend_pt` (`*_ascend_ms`) for each rank. Its ASCEND_PROFILER_OUTPUT has the
+timeline as `trace_view.json` or as a database, next to it tables as CSV and JSON; `profiler_info_N.json` is above it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+#: The databases of a rank; others in the folder hold results.
+DATABASE = re.compile(r"(?:^|[/\\])(?:ascend_\w+_profiler|msprof)_?[\w-]*\.db\Z")
+TIMELINE_PATH = re.compile(r"(?:^|[/\\])trace_view\.json\Z")
+TIMELINE, KERNELS, RESULTS_DB = "trace_view.json", "kernel_details.csv", "analysis.db"
+COMMUNICATION, MATRIX = "communication.json", "communication_matrix.json"
+#: Columns by which the first line of each table is known, by its file.
+HEADERS = {
+    KERNELS: ("Name", "Type", "Accelerator Core", "Start Time(us)"),
+    "step_trace_time.csv": ("Step", "Computing", "Communication(Not Overlapped)", "Free"),
+    "op_statistic.csv": ("OP Type", "Core Type", "Count", "Total Time(us)"),
+    "api_statistic.csv": ("Level", "API Name", "Time(us)", "Count"),
+    "operator_memory.csv": ("Name", "Size(KB)", "Allocation Time(us)"),
+    "memory_record.csv": ("Component", "Timestamp(us)", "Total Allocated(MB)"),
+    "npu_module_mem.csv": ("Component", "Timestamp(us)", "Total Reserved(MB)"),
+    "operator_details.csv": ("Name", "Host Self Duration(us)", "Device Self Duration With AICore(us)"),
+    "l2_cache.csv": ("Stream Id", "Task Id", "Hit Rate", "Op Name"),
+}
+#: What is read, after databases; the first that a folder has stands for the folder.
+_FILES = (TIMELINE, KERNELS, RESULTS_DB, COMMUNICATION, MATRIX, *list(HEADERS)[1:])
+_INFO = re.compile(r"profiler_(?:info_\d+|metadata)\.json\Z")
+
+
+def family(path: str) -> list[str]:
+    """The files of a rank's folder that are read with this one, and itself; reading the first reads all."""
+    if Path(path).name not in _FILES and DATABASE.search(path) is None:
+        return [path]
+    folder = Path(path).parent
+    databases = sorted(name for name in _listed(folder) if DATABASE.search(name))
+    names = [name for name in _FILES if name in _listed(folder)]
+    if len(databases) > 1:  # of several ranks, or of several runs: the tables are of none of them
+        return [path] if DATABASE.search(path) else [str(folder / name) for name in names]
+    above = [str(folder.parent / name) for name in sorted(_listed(folder.parent)) if _INFO.match(name)]
+    return [*(str(folder / name) for name in (*databases, *names)), *above] or [path]
+
+
+def is_superseded(path: str) -> bool:
+    """Whether another file of the folder comes first, so that reading it reads this one too."""
+    return Path(family(path)[0]).name != Path(path).name
+
+
+def _listed(folder: Path) -> frozenset[str]:
+    try:
+        return frozenset(os.listdir(folder))  # noqa: PTH208  a folder may be listed and its files not searched
+    except OSError:
+        return frozenset()

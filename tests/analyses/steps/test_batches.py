@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+
+from stepscope.analyses.steps.batches import batches
+from stepscope.core.errors import MissingTable
+from stepscope.core.schema import OPS, SPANS, TRACKS
+
+HOST, DEVICE = 0, 1
+TABLE_OF_TRACKS = TRACKS.conform(pl.DataFrame({
+    "track_id": [HOST, DEVICE], "rank": [0, 0], "device_id": [None, 0], "stream": [None, 7],
+    "kind": ["thread", "stream"],
+}))  # fmt: skip
+
+
+def spans_of(*rows):
+    """Spans from (category, name, start, duration in µs, launch): a launch is the row of its call, else None."""
+    order = sorted(range(len(rows)), key=lambda i: (rows[i][0] == "kernel", rows[i][2], -rows[i][3]))
+    new = {old: at for at, old in enumerate(order)}
+    return SPANS.conform(pl.DataFrame([
+        {
+            "span_id": at, "track_id": DEVICE if rows[old][0] == "kernel" else HOST, "category": rows[old][0],
+            "name": rows[old][1], "ts_ns": rows[old][2] * 1000, "dur_ns": rows[old][3] * 1000,
+            "launch_id": None if rows[old][4] is None else new[rows[old][4]],
+        }
+        for at, old in enumerate(order)
+    ], infer_schema_length=None))  # fmt: skip
+
+
+def run(*batch_rows):
+    """A recording of batches (name, start, host duration, device start, device duration), each with one kernel."""
+    rows = []
+    for name, start, host, at, dur in batch_rows:
+        rows += [
+            ("user_range", name, start, host, None),
+            ("runtime", "cudaGraphLaunch", start + 1, 1, None),
+            ("kernel", "k", at, dur, len(rows) + 1),
+        ]
+    return spans_of(*rows)
+
+
+def test_a_batch_lasts_from_its_start_until_its_device_work_is_done():
+    table = batches(run(("step[DECODE bs=4]", 0, 10, 5, 100)), TABLE_OF_TRACKS)
+    row = table.row(0, named=True)
+    assert (row["kind"], row["n_requests"], row["n_tokens"]) == ("decode", 4, 4)
+    assert (row["dur_ns"], row["host_ns"], row["busy_ratio"]) == (105_000, 10_000, 100 / 105)
+    assert row["tokens_per_s"] == pytest.approx(4 / 105e-6)
+
+
+def test_a_batch_that_is_queued_early_begins_when_the_one_before_is_done():
+    table = batches(run(("step[DECODE bs=4]", 0, 10, 5, 100), ("step[DECODE bs=4]", 20, 10, 105, 100)), TABLE_OF_TRACKS)
+    assert table["dur_ns"].to_list() == [105_000, 100_000]
+    assert table["busy_ratio"].to_list() == [100 / 105, 1.0]
+
+
+def test_the_outermost_range_is_the_batch_and_the_one_that_states_most_describes_it():
+    inner = "execute_32_context_0(sq0sk0sqsq0sqsk0)_generation_30(sq30sk900sqsq30sqsk900)"
+    spans = spans_of(
+        ("user_range", "step[DECODE bs=30]", 0, 50, None),
+        ("user_range", inner, 10, 20, None),
+        ("runtime", "cudaGraphLaunch", 12, 1, None),
+        ("kernel", "k", 20, 60, 2),
+    )
+    (row,) = batches(spans, TABLE_OF_TRACKS).to_dicts()
+    assert (row["ts_ns"], row["dur_ns"]) == (0, 80_000)
+    assert (row["n_tokens"], row["kv_tokens"], row["padded_ratio"]) == (30, 900, 1 - 30 / 32)
+
+
+def test_kinds_are_summed_up_with_most_time_first():
+    rows = [("step[DECODE bs=4]", 100 * i, 10, 100 * i + 10, 20 + 10 * i) for i in range(4)]
+    spans = run(*rows, ("step[EXTEND bs=1 toks=1000]", 1000, 10, 1010, 5000))
+    table = batches(spans, TABLE_OF_TRACKS, by="kind")
+    assert table.select("kind", "n_batches", "dur_ns", "n_tokens").rows() == [
+        ("prefill", 1, 5_010_000, 1000.0),
+        ("decode", 4, 45_000, 4.0),
+    ]
+    assert table["tokens_per_s"][1] == pytest.approx(16 / 180e-6)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_law_of_a_kind_is_that_by_which_it_was_made(seed):
+    random = np.random.default_rng(seed)
+    at, rows = 0, []
+    for _ in range(80):
+        n, kv = int(random.integers(1, 64)), int(random.integers(1_000, 60_000))
+        us = round((2000 + 10 * n + 0.05 * kv) * (1 + 0.01 * random.standard_normal()))
+        name = f"step[DECODE bs={n} g_sqsq={n} g_sqsk={kv} g_sk={kv}]"
+        rows.append((name, at, 5, at, us))
+        at += us + 10
+    (law,) = batches(run(*rows), TABLE_OF_TRACKS, by="law").to_dicts()
+    # New tokens and requests are the same in decode: their weights share what one more request costs.
+    assert law["per_request_ns"] + law["per_token_ns"] == pytest.approx(10_000, rel=0.25)
+    assert law["per_kv_token_ns"] == pytest.approx(50, rel=0.05)
+    assert law["base_ns"] == pytest.approx(2_000_000, rel=0.05)
+    assert law["error_ratio"] < 0.015
+
+
+def test_single_batches_that_take_ten_times_as_long_do_not_bend_the_law():
+    at, rows = 0, []
+    for i in range(60):
+        kv = 1000 * (i % 20 + 1)
+        us = (2000 + kv // 20) * (10 if i % 15 == 7 else 1)
+        rows.append((f"step[DECODE bs=8 g_sqsq=8 g_sqsk={kv} g_sk={kv}]", at, 5, at, us))
+        at += us + 10
+    (law,) = batches(run(*rows), TABLE_OF_TRACKS, by="law").to_dicts()
+    assert law["base_ns"] == pytest.approx(2_000_000, rel=0.01)
+    assert law["per_kv_token_ns"] == pytest.approx(50, rel=0.01)
+
+
+def test_too_few_batches_have_no_law():
+    spans = run(*[("step[DECODE bs=4]", 100 * i, 10, 100 * i + 10, 20) for i in range(11)])
+    assert batches(spans, TABLE_OF_TRACKS, by="law").is_empty()
+
+
+def test_known_operators_give_operations_and_bytes():
+    spans = spans_of(
+        ("user_range", "step[DECODE bs=8]", 0, 50, None),
+        ("operator", "aten::mm", 10, 10, None),
+        ("runtime", "cudaLaunchKernel", 12, 1, None),
+        ("kernel", "gemm", 60, 20, 2),
+    )
+    spans = spans.with_columns(op_id=pl.when(pl.col("category") == "kernel").then(1).cast(pl.UInt32))
+    arguments = {"input_shapes": ["[[8,4096],[4096,4096]]"], "input_types": ['["c10::BFloat16","c10::BFloat16"]']}
+    ops = OPS.conform(pl.DataFrame({"span_id": [1], **arguments}))
+    (row,) = batches(spans, TABLE_OF_TRACKS, ops, accelerator="H100 SXM").to_dicts()
+    nbytes = 2 * (8 * 4096 + 4096 * 4096 + 8 * 4096)
+    assert (row["flop"], row["bytes"], row["known_ratio"]) == (2 * 8 * 4096 * 4096, nbytes, 1.0)
+    assert row["mbu_ratio"] == pytest.approx(nbytes / 3.35e12 / 80e-6, rel=1e-3)
+
+
+def test_ranges_of_other_names_are_no_batches():
+    with pytest.raises(MissingTable, match="ranges of batches"):
+        batches(run(("forward", 0, 10, 5, 100)), TABLE_OF_TRACKS)
+
+
+def test_a_batch_without_device_work_lasts_as_long_as_on_the_host():
+    spans = spans_of(("user_range", "step[DECODE bs=4]", 5, 10, None))
+    (row,) = batches(spans, TABLE_OF_TRACKS).to_dicts()
+    assert (row["dur_ns"], row["busy_ratio"]) == (10_000, None)

@@ -1,0 +1,104 @@
+"""Replayed graphs of vLLM and SGLang: every kernel has its operator, and operators cost what TraceLens' sheets say."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import shutil
+from collections import defaultdict
+from functools import cache
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pytest
+
+from stepscope.core.schema import DEVICE_WORK
+from stepscope.readers import open_trace
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from stepscope.core.trace import Trace
+
+PROFILES = {
+    "sglang_decode": "sglang_Qwen3-8B_decode.json.gz",
+    "vllm_decode_full": "graph_execution.json.gz",
+    "vllm_prefilldecode_piecewise": "graph_execution.json.gz",
+}
+#: What the sheets count and we do not, or by another name, and why.
+DIFFERENT = {
+    "aten::mm": "its cost is that of the operator around it (aiter::gemm_a16w16, vllm::rocm_unquantized_gemm)",
+    "aten::addmm": "the same",
+    "aten::max": "it launched nothing of its own",
+    "aten::copy_": "the sheets count copies that moved nothing on a device, too",
+    "pseudo_op::moe_triton_unfused_up": "supposes that the experts' inner size is the hidden size: no trace says so",
+    "pseudo_op::moe_triton_unfused_down": "the same",
+}
+
+
+@cache
+def opened(shared: Path, name: str) -> Trace:
+    return open_trace(str(shared / "traces/tracelens/inference" / name / PROFILES[name]))
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_less_than_a_hundredth_of_device_time_has_no_operator(shared: Path, name: str) -> None:
+    work = opened(shared, name).spans.filter(pl.col("category").is_in(DEVICE_WORK))
+    assert work.filter(pl.col("op_id").is_null())["dur_ns"].sum() < 0.01 * work["dur_ns"].sum()
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_the_kernels_of_each_replay_are_those_of_its_capture_in_order(shared: Path, name: str) -> None:
+    """Counted in the raw files: launches between begin and end of a capture, and kernels of each graph launch."""
+    folder = shared / "traces/tracelens/inference" / name
+    (captured,) = [file for file in (folder / "capture_traces").iterdir() if file.name.endswith(".gz")]
+    calls = sorted((e for e in events(captured) if e.get("cat") == "cuda_runtime"), key=lambda e: e["ts"])
+    graphs: list[list[str]] = []
+    is_open = False
+    for call in calls:
+        is_open = (is_open or "BeginCapture" in call["name"]) and "EndCapture" not in call["name"]
+        if "BeginCapture" in call["name"]:
+            graphs.append([])
+        elif is_open and "kernel" in call["args"]:
+            graphs[-1].append(call["args"]["kernel"])
+    replay = events(folder / PROFILES[name])
+    launches = sorted((e for e in replay if e["name"] == "hipGraphLaunch"), key=lambda e: e["ts"])
+    kernels = sorted((e for e in replay if e.get("cat") == "kernel"), key=lambda e: e["ts"])
+    of_launch = [[k["name"] for k in kernels if k["args"]["correlation"] == e["args"]["correlation"]] for e in launches]
+    assert of_launch == graphs
+    joined = opened(shared, name).issues.filter(pl.col("code") == "graphs_joined")["count"]
+    assert joined.to_list() == [sum(map(len, graphs))]
+
+
+def events(path: Path) -> list[dict[str, object]]:
+    return json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_operators_cost_what_the_sheets_say(shared: Path, name: str) -> None:
+    sheets: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
+    for path in (shared / "golden/tracelens/inference" / name).glob("*.csv"):
+        for row in csv.DictReader(path.read_text(encoding="utf-8").splitlines()):
+            if row.get("GFLOPS_first") and row["Data Moved (MB)_first"]:
+                n = float(row["name_count"])
+                numbers = n, n * float(row["GFLOPS_first"]) * 1e9, n * float(row["Data Moved (MB)_first"]) * 2**20
+                sheets[row["name"]] = [a + b for a, b in zip(sheets[row["name"]], numbers, strict=True)]
+    table = opened(shared, name).show("roofline").with_columns(pl.col("name").str.replace(r"_\d+$", ""))
+    ours = {row["name"]: [row["calls"], row["flop"], row["bytes"]] for row in table.to_dicts()}
+    same = sheets.keys() - DIFFERENT.keys()
+    assert len(same) >= 4
+    assert {n: ours.get(n) for n in same} == {n: pytest.approx(sheets[n], rel=1e-6) for n in same}
+
+
+def test_a_capture_of_another_batch_size_is_refused(shared: Path, tmp_path: Path) -> None:
+    folder = shared / "traces/tracelens/inference/sglang_decode"
+    shutil.copy(folder / PROFILES["sglang_decode"], tmp_path / "profile.json.gz")
+    (tmp_path / "capture_traces").mkdir()
+    text = gzip.decompress((folder / "capture_traces/bs_32_rank0.json.gz").read_bytes())
+    other = text.replace(b"capture_32_DECODE", b"capture_16_DECODE")
+    (tmp_path / "capture_traces/bs_16_rank0.json").write_bytes(other)
+    trace = open_trace(str(tmp_path / "profile.json.gz"))
+    assert "a size of 32 ran, captured were 16" in " ".join(trace.issues["example"])
+    work = trace.spans.filter(pl.col("category").is_in(DEVICE_WORK))
+    assert work.filter(pl.col("op_id").is_null())["dur_ns"].sum() > 0.9 * work["dur_ns"].sum()
