@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import typer
+from format_coverage import page as coverage_page
 from generate_stubs import stubs
 
 from stepscope import analyses, cli, exports, readers, renderers
@@ -45,7 +46,10 @@ On the command line use `stepscope show NAME TRACE`, in Python `stepscope.show(t
 Columns in bold are keys, the others are measures. [How it works](how-it-works.md) explains the ideas that analyses
 share, and [tables](tables.md) describes the tables that they read.
 """
-FORMATS_ARE = "Files are recognised by content, not by name. They may be packed with gzip, zstd, xz, bz2 or zip.\n"
+FORMATS_ARE = """\
+Files are recognised by content, not by name. They may be packed with gzip, zstd, xz, bz2 or zip. [What each recorder
+gives](coverage.md) says which columns have values.
+"""
 THE_COMMAND_IS = """\
 Tables go to stdout, progress and messages to stderr. `NO_COLOR` switches colours off. Exit codes: 0 success, 1 bad
 input or refused, 2 wrong usage, 3 a check that you asked for failed. Every verb takes `--help`.
@@ -232,6 +236,7 @@ def pages() -> dict[str, Callable[[], str]]:
         "docs/tables.md": tables_page,
         "docs/analyses.md": analyses_page,
         "docs/formats.md": formats_page,
+        "docs/coverage.md": partial(coverage_page, MADE, grid),
         "docs/cli.md": cli_page,
         "src/stepscope/core/analysis_methods.pyi": stubs,
     }

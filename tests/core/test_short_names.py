@@ -219,3 +219,9 @@ def test_arguments_of_a_mangled_name_are_read_roughly():
 )
 def test_only_parameters_are_taken_off(name, expected):
     assert without_parameters(name) == expected
+
+
+def test_the_ending_of_amds_symbols_goes_where_names_stay_different():
+    assert shorten_column(["gemm.kd", "add"], 20) == ["gemm", "add"]
+    assert shorten_column(["gemm.kd", "gemm"], 20) == ["gemm.kd", "gemm"]
+    assert shorten("gemm.kd") == "gemm"

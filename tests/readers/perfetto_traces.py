@@ -65,6 +65,11 @@ def span(uuid, start, end, name, *fields, **more):
     return event(BEGIN, uuid, start, name, *fields, **more) + event(END, uuid, end)
 
 
+def in_ns(us):
+    """µs as ns. A product would lose digits of a Unix time."""
+    return int(us) * 1000 + round((us - int(us)) * 1000)
+
+
 def as_pytorch(document, *, with_categories=False):
     """The packets of a Chrome trace's complete events as PyTorch writes them: all begins, then all ends."""
     tracks, texts, begins, ends, labels = {}, {}, [], [], {}
@@ -92,12 +97,12 @@ def as_pytorch(document, *, with_categories=False):
         if one["ph"] != "X" or one.get("cat") in ("Trace", "cuda_profiler_range"):
             continue
         uuid, args = uuid_of(one["pid"], one["tid"]), one.get("args", {})
-        start = base + round(one["ts"] * 1000)
+        start = base + in_ns(one["ts"])
         code = texts.setdefault(one["name"], len(texts) + 1)
         flows = [args["correlation"]] if args.get("correlation", 0) > 0 else []
         category = [content(22, one["cat"])] if with_categories else []
         begins.append(event(BEGIN, uuid, start, code, *category, args=args, flows=flows))
-        ends.append(event(END, uuid, start + round(one.get("dur", 0) * 1000)))
+        ends.append(event(END, uuid, start + in_ns(one.get("dur", 0))))
     return [*packets, names(*texts), *begins, *ends]
 
 

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import json
-
 import paddle_profiles
 import pytest
 from hypothesis import given
@@ -9,7 +7,7 @@ from hypothesis import strategies as st
 from nsys_stats_files import API, KERN
 
 from stepscope.readers import reader_for
-from stepscope.readers.formats import COUNTER_FILES, FORMATS, recording_of, side_file
+from stepscope.readers.formats import COUNTER_FILES, FORMATS, side_file
 
 FORMAT = {one.name: one for one in FORMATS}
 PADDLE = paddle_profiles.training()[:64]
@@ -116,14 +114,3 @@ def test_a_side_file_is_in_the_folder_of_the_trace(tmp_path, name):
     assert side_file(trace, COUNTER_FILES) is None
     (tmp_path / name).touch()
     assert side_file(trace, COUNTER_FILES) == str(tmp_path / name)
-
-
-@pytest.mark.parametrize("text", ["", "[]", '{"recorder": "another"}'])
-def test_a_meta_json_of_others_is_no_recording(tmp_path, text):
-    trace = str(tmp_path / "trace.json")
-    assert recording_of(trace) == {}
-    (tmp_path / "meta.json").write_text(text)
-    assert recording_of(trace) == {}
-    ours = {"recorder": "stepscope", "hz": 10}
-    (tmp_path / "meta.json").write_text(json.dumps(ours))
-    assert recording_of(trace) == ours

@@ -31,6 +31,8 @@ _NOISE = re.compile(
 )
 #: A device reports a little less memory than its data sheet (whose GB are GiB), because it reserves some for itself.
 _MEMORY_RATIO = (0.93, 1.02)
+#: Clocks that differ less are the same, rounded otherwise.
+_SAME_CLOCK = 0.005
 _HINT = "give its peaks with --hardware FILE; see docs/hardware.md"
 
 
@@ -112,6 +114,26 @@ class Hardware:
         if units is not None and only.units not in (None, units):
             return f"{name!r} should have {only.units} units and has {units}: a part, or another device; {_HINT}"
         return only
+
+    def name_of(self, *, units: int | None, clock_hz: float | None, memory_bytes: int | None) -> str | None:
+        """The only product that has these units at this clock, and does not have another memory; None if none is it.
+
+        For recorders that state what a device has, and not which it is.
+
+        >>> known().name_of(units=304, clock_hz=2.1e9, memory_bytes=206_141_652_992)
+        'MI300X'
+        """
+        if units is None or clock_hz is None:
+            return None
+        fits = [
+            one.name
+            for one in self.accelerators
+            if one.units == units
+            and one.boost_clock_hz is not None
+            and abs(one.boost_clock_hz - clock_hz) < _SAME_CLOCK * clock_hz
+            and (one.memory_bytes is None or memory_bytes is None or _near(memory_bytes, one))
+        ]
+        return fits[0] if len(fits) == 1 else None
 
     def _unknown(self, name: str) -> str:
         near = difflib.get_close_matches(_plain(name), [_plain(a.name) for a in self.accelerators], n=3, cutoff=0.6)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 _CACHED = 1 << 16
+#: How the symbol of an AMD kernel's descriptor ends.
+_DESCRIPTOR = ".kd"
 _LEADING = re.compile(r"^(?:(?:void|std::enable_if<.*?>::type|__global__|static)\s+)+")
 _TRAILING = re.compile(r"(?: \[clone [^]]*\]|\.kd| const)+$")
 #: Namespaces, unnamed ones also without the bracket that ncu's text drops, and the tags of Numba's kernels.
@@ -69,12 +71,12 @@ def _gist(name: str) -> str:
     if tensile:
         return "_".join(part for part in tensile.groups() if part)
     text = demangled(name, with_arguments=True) if name.startswith("_Z") else name
-    return _without_arguments(_LEADING.sub("", text)) if _is_function(text) else text
+    return _without_arguments(_LEADING.sub("", text)) if _is_function(text) else text.removesuffix(_DESCRIPTOR)
 
 
 def _is_function(name: str) -> bool:
     """Whether a name has template arguments or parameters; a line of Python, as in model.py(12): <lambda>, has none."""
-    return "): " not in name and ("<" in name[1:] or (name.endswith((")", "]", ".kd")) and "(" in name))
+    return "): " not in name and ("<" in name[1:] or (name.endswith((")", "]", _DESCRIPTOR)) and "(" in name))
 
 
 def _fitted(text: str, width: int) -> str:
@@ -259,13 +261,17 @@ def without_middle(text: str, width: int) -> str:
 def shorten_column(names: Sequence[str], width: int) -> list[str]:
     """The names of one column of a table, each in at most `width` characters, different names different.
 
-    Where all fit, nothing changes. Else each loses what says nothing, and those that are still too long keep what sets
-    them apart from names like them. Where `width` has no room for that, different names may become the same.
+    Where all fit, only the ending of AMD's symbols goes. Else each loses what says nothing, and those that are still
+    too long keep what sets them apart from names like them. Where `width` has no room for that, different names may
+    become the same.
 
     >>> shorten_column(["void ns::gemm<128, 64, float>(int)", "void ns::gemm<128, 32, float>(int)"], 16)
     ['ns::gemm<…64>', 'ns::gemm<…32>']
     """
     distinct = dict.fromkeys(names)
+    plain = {name: name.removesuffix(_DESCRIPTOR) for name in distinct}
+    if len(set(plain.values())) == len(plain):
+        names, distinct = [plain[name] for name in names], dict.fromkeys(plain.values())
     if all(len(name) <= width for name in distinct):
         return list(names)
     details = _unique_details(distinct)

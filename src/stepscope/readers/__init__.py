@@ -230,7 +230,9 @@ def _traces_of(group: list[str]) -> list[str]:
     known = {file for file in candidates if _is_trace(file)}
     # A file whose name differs only in a number belongs to the same group, even if it is damaged.
     names = {_shape(file) for file in known}
-    traces = _without_twins([file for file in candidates if file in known or _shape(file) in names])
+    traces = _without_twins(
+        [file for file in candidates if file in known or (_shape(file) in names and not _is_superseded(file))]
+    )
     return [*dumps, *(member for file in traces for member in _stored_at(file) or _members(file))]
 
 
@@ -256,6 +258,10 @@ def _without_twins(paths: list[str]) -> list[str]:
 def _shape(file: str) -> str:
     """The file's name with its numbers made one."""
     return _DIGITS.sub("0", files.split(file)[1])
+
+
+def _is_superseded(file: str) -> bool:
+    return any(one.is_superseded is not None and one.is_superseded(file) for one in FORMATS)
 
 
 def _is_trace(file: str) -> bool:

@@ -6,12 +6,11 @@ Recognising is data, so that opening a file imports the module of its own format
 from __future__ import annotations
 
 import csv
-import json
 import re
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -52,15 +51,6 @@ def side_file(path: str, names: Sequence[str]) -> str | None:
     return next((file for name in names if files.exists(file := files.joined(folder, name))), None)
 
 
-def recording_of(path: str) -> dict[str, Any]:
-    """The meta.json of a recording in the folder of a trace; empty if there is none."""
-    try:
-        recording = json.loads((Path(path).parent / RECORDING).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return recording if isinstance(recording, dict) and recording.get("recorder") == "stepscope" else {}
-
-
 def with_issues(trace: Trace, issues: IssueLog) -> Trace:
     """The trace with further issues."""
     table = issues.table()
@@ -92,6 +82,7 @@ PERFETTO = re.compile(
     rb"\n[\x80-\xff]{0,4}[\1-\x7f](?:[\x40\x50\x18\x68]|[\x5a\x62\x32][\0-\xff]|\xd0\x03|\xe2\x03|\xda\x03|\x8a\x02|\xa2\x02"
     rb"|\x92\x03|\xaa\x08|\xca\x05|\xb8\x05|\xf8\x04|\xc8\x02)",
 )
+_ASCEND_PART = re.compile(r"(?P<what>task_time|hccl|step_trace)_(?P<of>\d+_\d+)_(?P<iteration>\d+)(?P<suffix>\.json.*)")
 #: Columns that LatencyPrism's tables must have, perf_data.csv and counters_data.csv.
 LATENCYPRISM_COLUMNS = (
     "cycle", "pid", "beta_pct", "function_name", "metric_name", "device", "mu_pct", "anchor_dur_us",
@@ -209,6 +200,18 @@ def _is_text(head: bytes) -> bool:
     return head != b"" and b"\0" not in head
 
 
+def _is_in_another(path: str) -> bool:
+    """Whether another file of Ascend's profiler has all that this one has, of an iteration (msprof) or of all steps."""
+    folder, name = files.split(path)
+    part = _ASCEND_PART.fullmatch(name)
+    if part is None:
+        return False
+    names = [f"msprof_{part['of']}_{part['iteration']}"]
+    if part["what"] == "step_trace":
+        names = [f"step_trace_{part['of']}_{i}" for i in range(min(int(part["iteration"]), 100))]
+    return any(files.exists(files.joined(folder, name + part["suffix"])) for name in names)
+
+
 def _is_list_of_packets(head: bytes) -> bool:
     """Whether a message of field 1 follows the one before, as far as the first few are in the bytes."""
     at = 0
@@ -306,15 +309,16 @@ FORMATS = (
         doc="PyTorch profiler (Kineto) and other Chrome traces: .json, also gzip, zstd, xz, bz2 or zip",
         module="chrome.kineto",
         signs=(
-            Sign(1.0, _OBJECT, (b'"traceEvents"',)),
+            Sign(1.0, _OBJECT, (b'"traceEvents"',), superseded=0.3),
             Sign(0.4, _OBJECT, pattern=re.compile(rb'"schemaVersion"|"deviceProperties"')),
-            Sign(0.9, _LIST_OF_OBJECTS, (b'"ph"',)),
+            Sign(0.9, _LIST_OF_OBJECTS, (b'"ph"',), superseded=0.3),
             Sign(0.1, re.compile(_OBJECT.pattern + b"|" + _LIST.pattern)),
         ),
         provides=(
             "devices", "tracks", "spans", "ops", "kernels", "transfers", "collectives", "kernel_metrics", "allocations",
             "counters", "stacks", "steps", "issues",
         ),
+        is_superseded=_is_in_another,
         cacheable=True,
     ),
     Format(

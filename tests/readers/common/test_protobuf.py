@@ -143,3 +143,24 @@ def test_no_messages_have_no_fields():
     none = np.empty(0, np.int64)
     found = wire.columns((none, none), {1: ("n", INT), 2: ("t", BYTES + "*")})
     assert found["n"].size == found["t"][0].size == 0
+
+
+@given(st.lists(st.tuples(st.sampled_from([1, 1, 1, 2, 17]), st.binary(max_size=300)), max_size=40), st.integers(0, 60))
+def test_messages_of_a_field_are_walked_in_blocks_and_the_last_ends_with_the_document(fields, n_lost):
+    data = b"".join(content(*field) for field in fields)
+    data = data[: len(data) - n_lost] if n_lost else data
+    wire = Wire([data])
+    walked = [text for block in wire.messages(1) for text in wire.slices(block)]
+    owner, starts, ends = Wire([data]).columns(wire.whole(), {1: ("text", "bytes*")}, clip=True)["text"]
+    assert walked == [data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+    assert owner.size == len(walked)
+
+
+@pytest.mark.parametrize(
+    "damage", [varint(1 << 3 | 2) + varint(2**63), b"\n", b"\x08\x01", varint(1 << 3 | 2) + b"\xff"]
+)
+def test_damage_between_messages_ends_the_walk_and_is_counted(damage):
+    wire = Wire([content(1, b"a") + damage])
+    walked = [text for block in wire.messages(1) for text in wire.slices(block)]
+    assert walked[0] == b"a"
+    assert wire.damage.n_messages == 1

@@ -91,3 +91,11 @@ def test_kernels_of_a_tpu_are_compared_with_the_peaks_of_its_plane(read):
     assert (row["flop"], row["bytes"], row["calls"]) == (4_000, 128, 2)
     assert (row["peak_flop_per_s"], row["peak_bytes_per_s"]) == (918e12, 1640e9)
     assert row["accelerator"] == "TPU v6 Lite (recorded peaks)"
+
+
+def test_a_device_that_only_states_what_it_has_is_named_if_one_product_has_that(read):
+    stated = {"core_count": 304, "clock_rate": 2_100_000, "memory_size": 206_141_652_992}
+    for facts, name in ((stated, "MI300X"), (stated | {"core_count": 303}, None)):
+        plane = made.Plane("/device:GPU:0", **facts)
+        plane.line("Stream #1(Compute)", plane.event("gemm", 0, 5))
+        assert read(made.space(plane)).devices["name"].to_list() == [None, name]

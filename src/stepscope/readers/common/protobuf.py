@@ -133,33 +133,29 @@ class Wire:
         while at < stop:
             starts, ends = array("q"), array("q")
             for _ in range(_BLOCK):
-                length = data[at + 1]
-                if data[at] == key and length < 128:  # nearly all
-                    began = at + 2
-                else:
-                    first, began = _varint(data, at)
-                    length, began = _varint(data, began) if began < stop else (0, stop + 1)
-                    if first & 7 != LENGTH or first >> 3 < 1 or began > stop:
-                        self.damage.give_up(at)
-                        at = stop
-                        break
-                    if first != key:
-                        at = began + length
-                        if at >= stop:
-                            break
-                        continue
-                starts.append(began)
-                ends.append(began + length)
-                began += length
-                if began >= stop:
-                    if began > stop:
-                        self.damage.give_up(at)
-                        ends[-1] = stop
-                    at = stop
+                first, length, began = data[at], data[at + 1], at + 2
+                if first != key or length > 127 or began > stop:  # few
+                    first, length, began = self._header(at)
+                end = began + length
+                if end > stop:
+                    self.damage.give_up(at)
+                    end = stop
+                if first == key:
+                    starts.append(began)
+                    ends.append(end)
+                at = end
+                if at >= stop:
                     break
-                at = began
             if starts:
                 yield np.frombuffer(starts, np.int64), np.frombuffer(ends, np.int64)
+
+    def _header(self, at: int) -> tuple[int, int, int]:
+        """Key, length and start of the content at an offset; key 0, and a length beyond the document, if none is."""
+        key, began = _varint(self._data, at)
+        length, began = _varint(self._data, began) if began < self.n_bytes else (0, self.n_bytes + 1)
+        if key & 7 != LENGTH or key >> 3 < 1 or began > self.n_bytes:
+            return 0, self.n_bytes + 1, at
+        return key, min(length, self.n_bytes + 1), began
 
     def fields(self, messages: Contents, *, clip: bool = False) -> Fields:
         """All fields of the messages [start, end). A message is given up at the first bytes that are not a field.

@@ -332,7 +332,7 @@ class Decoder:
         snapshots = wire.columns(contents, _CLOCKS)
         owner, starts, ends = snapshots["clocks"]
         clock = wire.columns((starts, ends), _CLOCK)
-        primary = snapshots["primary"][snapshots["primary"] > 0]
+        primary = snapshots["primary"][(snapshots["primary"] > 0) & (snapshots["primary"] < _OF_SEQUENCE.start)]
         self._primary = int(primary[0]) if primary.size else self._primary
         added = [Snapshot(*both) for both in zip(number.tolist(), sequence.tolist(), strict=True)]
         rows = zip(*(values.tolist() for values in (owner, *clock.values())), strict=True)

@@ -15,6 +15,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.core import intervals
+from stepscope.core.hardware import known
 from stepscope.core.names import is_tensor_core, transfer_kind
 from stepscope.core.schema import ALLOCATIONS, DEVICE_TYPES, DEVICES, HLO_OPS, KERNEL_METRICS, KERNELS, STEPS, TRANSFERS
 from stepscope.readers.common.columns import ABSENT, nullable, text_column
@@ -127,14 +128,17 @@ def _devices(planes: list[Plane], used: Mapping[str, int]) -> pl.DataFrame:
         word = match["type"].lower() if match else ""
         kind = ("rocm" if "AMD" in vendors else "cuda") if word == "gpu" else word
         major, minor = own.get("compute_cap_major"), own.get("compute_cap_minor")
-        title = own.get("device_type_string")
+        units = _number(own, "core_count", 2**31) if word == "gpu" else None
+        memory, clock_khz = _number(own, "memory_size", 2**62), _number(own, "clock_rate", 2**40)
+        clock = None if clock_khz is None else clock_khz * 1e3
+        title = own.get("device_type_string") or known().name_of(units=units, clock_hz=clock, memory_bytes=memory)
         rows.append((
             device_id,
             kind if kind in DEVICE_TYPES else "accelerator",
             int(match["index"]) if match else None,
             title if isinstance(title, str) and title else None,
-            _number(own, "core_count", 2**31) if word == "gpu" else None,
-            _number(own, "memory_size", 2**62),
+            units,
+            memory,
             f"{major}.{minor}" if isinstance(major, int) and isinstance(minor, int) else None,
             _rate(own, ("peak_teraflops_per_second", 1e12)),
             _rate(own, ("memory_bandwidth", 1), *((name, 1e9) for name in _BANDWIDTH)),
