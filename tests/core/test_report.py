@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.core.report import Report, printable, printable_lines
+from stepscope.core.report import Report, printable, printable_lines, printable_text
 
 
 def test_facts_are_read_only():
@@ -76,3 +76,7 @@ def test_only_sequences_for_colours_stay_where_they_are_allowed():
     text = "\x1b[1mbold\x1b[0m \x1b[2J\x1b]0;x\x07 \x1b"
     assert printable_lines(text, colours=True) == "\x1b[1mbold\x1b[0m \\u001b[2J\\u001b]0;x\\u0007 \\u001b"
     assert "\x1b" not in printable_lines(text)
+
+
+def test_escapes_of_many_lines_are_those_of_one():
+    assert printable_text("a\x1b\n\tb\u202e") == "a\\x1b\n\tb\\u202e"

@@ -195,3 +195,8 @@ def printable_lines(text: str, *, colours: bool = False) -> str:
     The escapes are those of JSON, so that JSON keeps its meaning.
     """
     return (_IN_COLOURS if colours else _IN_LINES).sub(lambda match: json.dumps(match.group())[1:-1], text)
+
+
+def printable_text(text: str) -> str:
+    """Many lines for people: line ends and tabs stay, and the escapes are those of `printable`."""
+    return _IN_LINES.sub(lambda match: printable(match.group()), text)

@@ -145,6 +145,11 @@ def test_without_a_device_the_path_lies_on_threads():
     ]  # fmt: skip
 
 
+def test_calls_that_all_have_no_length_bound_nothing():
+    with pytest.raises(MissingTable, match="operators and the calls"):
+        path(SPANS.with_columns(dur_ns=pl.lit(0, pl.Int64)), within="recording")
+
+
 def test_the_whole_recording_and_ranges_may_be_asked_for():
     result = path(within="recording")
     assert result["step"].to_list() == [None] * result.height

@@ -70,7 +70,7 @@ def host_threads(spans: pl.DataFrame, tracks: pl.DataFrame) -> Threads:
     for low, high in pairwise(cuts):
         mine = is_active[low:high]
         active.append(union(start[low:high][mine], end[low:high][mine]))
-        n_active.append(int(mine.sum()))
+        n_active.append(int(mine.sum()) if active[-1][0].size else 0)  # calls of no length are not active
     return Threads(
         track, cuts, row, start, end, enclosing(start, end, lane), tuple(active), np.array(n_active, np.int64)
     )

@@ -47,7 +47,8 @@ def without_impossible(trace: Trace, before: Trace | None = None) -> Trace:
     for fact, (low, high) in FACTS.items():
         value = getattr(meta, fact)
         if value is not None and not low <= value <= high:
-            issues.add("impossible_values", "warning", 1, f"{fact} {value}")
+            said = f"the file says {fact} {value:,}, which cannot be"
+            issues.add("impossible_values", "warning", 1, said)
             nothing: dict[str, Any] = {fact: None}
             meta = replace(meta, **nothing)
     if isinstance(trace, Results):

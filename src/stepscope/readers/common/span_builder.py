@@ -290,7 +290,8 @@ def believable(
     negative = (dur < 0) & (dur != ABSENT)
     issues.add("negative_durations", "warning", int(negative.sum()), "durations below zero were set to zero")
     np.maximum(dur, 0, out=dur, where=dur != ABSENT)
-    is_sound = _near_the_most(ts, dur) & ~lacks_time
+    is_sound, n_far = _near_the_most(ts, dur)
+    issues.add("far_times", "warning", n_far, "events more than a day from the others: two clocks may be mixed")
     order = sorted_order(ts, dur, track)
     if not is_sound.all():
         n_wild = int((~is_sound & ~lacks_time).sum())
@@ -304,17 +305,21 @@ def _is_time(times: Rows) -> Flags:
     return near
 
 
-def _near_the_most(ts: Rows, dur: Rows) -> NDArray[np.bool_]:
+def _near_the_most(ts: Rows, dur: Rows) -> tuple[Flags, int]:
+    """Which times can be, and how many of these are far from the others but too many to be dropped."""
+    n_far = 0
     is_sound: Flags = _is_time(ts) & (dur != ABSENT) & (dur <= LONGEST_NS)
     if dur[is_sound].sum(dtype=np.float64) >= _FARTHEST_NS:  # else sums would not fit 64 bits
         is_sound &= dur <= _FARTHEST_NS // dur.size
     if is_sound.any():
         middle = int(np.median(ts[is_sound]))
         near = np.abs(ts - middle) <= _DAY_NS
-        if (is_sound & ~near).sum() <= max(_MOST_WILD_RATIO * ts.size, 2):
-            is_sound &= near
         is_sound &= np.abs(ts - middle) <= _FARTHEST_NS  # whatever share that is: times from the origin must fit
-    return is_sound
+        n_far = int((is_sound & ~near).sum())
+        if n_far <= max(_MOST_WILD_RATIO * ts.size, 2):
+            is_sound &= near
+            n_far = 0
+    return is_sound, n_far
 
 
 def sorted_order(ts: Rows, dur: Rows, track: NDArray[np.uint32]) -> NDArray[np.intp]:

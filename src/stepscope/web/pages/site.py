@@ -15,7 +15,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from stepscope.core import files, units
 from stepscope.core.errors import StepscopeError, UnknownName
-from stepscope.core.report import printable_lines
+from stepscope.core.report import printable_text
 from stepscope.renderers import figures
 from stepscope.web.pages.drilldown import address_of_part, address_of_whole
 from stepscope.web.pages.links import Links
@@ -82,7 +82,7 @@ def environment() -> jinja2.Environment:
 
 
 def _printable(value: object) -> object:
-    return printable_lines(value) if type(value) is str else value  # Markup has been through here
+    return printable_text(value) if type(value) is str else value  # Markup has been through here
 
 
 def endpoint(site: Site, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
