@@ -227,6 +227,14 @@ class AnalysisMethods:
         """Free memory that is cached or unusable, by pool, of a memory snapshot."""
     def memory_timeline(self) -> pl.DataFrame:
         """Memory in use and reserved after each event of a memory snapshot."""
+    def memory_oom(
+        self,
+        *,
+        by: Literal['device', 'stack'] = 'device',
+    ) -> pl.DataFrame:
+        """why a device ran out of memory, and who held it (memory snapshots)"""
+    def memory_savings(self) -> pl.DataFrame:
+        """what changes would save when memory ran out (memory snapshots)"""
     def sequences(
         self,
         *,
