@@ -154,7 +154,7 @@ ARROWS = Table(
         Column("to_track_id", pl.UInt32(), "track where it ends"),
         Column("to_ts_ns", pl.Int64(), "when it ends, from the trace's origin", "ns"),
     ),
-    never_null=("recorded_category", "from_track_id", "from_ts_ns", "to_track_id", "to_ts_ns"),
+    never_null=("from_track_id", "from_ts_ns", "to_track_id", "to_ts_ns"),
 )
 TRANSFERS = Table(
     "transfers",

@@ -11,7 +11,7 @@ import polars as pl
 from stepscope.core.whole_numbers import fitted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
 #: The type of texts that recur.
 Name = pl.Categorical()
@@ -39,7 +39,7 @@ class Table:
     doc: str
     columns: tuple[Column, ...]
     never_null: tuple[str, ...] = ()
-    dtypes: Mapping[str, pl.DataType] = field(init=False, repr=False, compare=False)
+    dtypes: dict[str, pl.DataType] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtypes", {c.name: c.dtype for c in self.columns})

@@ -60,11 +60,7 @@ def with_issues(trace: Trace, issues: IssueLog) -> Trace:
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 #: Formats that only their own tools can open, by suffix, and the suffix of what those tools make of them.
-UNSUPPORTED = {
-    ".nsys-rep": ".sqlite",
-    ".qdrep": ".sqlite",
-    ".qdstrm": None,
-}
+UNSUPPORTED = {".nsys-rep": ".sqlite", ".qdrep": ".sqlite", ".qdstrm": None}
 _KERNEL_METRICS = ("devices", "tracks", "spans", "kernels", "kernel_metrics", "issues")
 _PICKLE = re.compile(rb"\x80[\x02-\x05]")
 _OBJECT = re.compile(rb"[\xef\xbb\xbf \t\r\n]*\{")

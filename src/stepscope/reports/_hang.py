@@ -43,11 +43,6 @@ _SHOWN = ("rank", "waits_for", "culprit", "hops", "operation", "seq", "group_des
 _MOST_FRAMES = 12
 
 
-def is_of_dumps(trace: Trace) -> bool:
-    """Whether a trace is made of dumps of a flight recorder."""
-    return not trace.group_status.is_empty()
-
-
 def hang_report(trace: Trace) -> Report:
     """The report of the dumps of a flight recorder."""
     outcome = verdict_on(trace.collective_records, trace.group_status)

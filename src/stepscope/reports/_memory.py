@@ -39,11 +39,6 @@ _FILE = Column("file", pl.String(), "the snapshot", key=True)
 _PEAKS = replace(MEMORY_PEAK, columns=(_FILE, *MEMORY_PEAK.columns))
 
 
-def is_snapshot(trace: Trace) -> bool:
-    """Whether a trace is a memory snapshot."""
-    return not (trace.memory_segments.is_empty() and trace.memory_events.is_empty())
-
-
 def memory_report(trace: Trace) -> Report:
     """The report of a memory snapshot."""
     tables = trace.memory_events, trace.memory_segments, trace.memory_blocks

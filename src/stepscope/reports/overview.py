@@ -26,11 +26,9 @@ from stepscope.core.schema import DEVICE_WORK, SERIALISED
 from stepscope.core.trace import Opener, Results, Trace
 from stepscope.core.units import counted, duration, percent, size
 from stepscope.reports._device import device_time, group_of
-from stepscope.reports._hang import hang_report, is_of_dumps
 from stepscope.reports._headline_and_bars import overview_of_ranks
 from stepscope.reports._host import has_host_work, host_time
 from stepscope.reports._job import job_of
-from stepscope.reports._memory import is_snapshot, memory_report, with_memory
 from stepscope.reports._quality import lacks_of_issues, quality
 from stepscope.reports._results import summarise_results
 from stepscope.reports._stragglers import MOST_CALLS, packed_calls
@@ -89,19 +87,31 @@ def overview(source: Trace | Run, *, each: Each | None = None) -> Report:
     if hangs:
         return hangs[0]
     if len(own) == n_files:
-        return with_memory(None, own)
+        return _with_memory(None, own)
     pairs = [(path, one) for path, one in zip(source.paths, outcomes, strict=True) if not isinstance(one, Report)]
     job = job_of([path for path, _ in pairs], [one for _, one in pairs])
     report = overview_of_ranks(job.summaries, *job.sentences())
     report = replace(report, meta={**report.meta, **job.facts()})
-    return with_memory(report, own) if own else report
+    return _with_memory(report, own) if own else report
 
 
 def _own_report(trace: Trace) -> Report | None:
     """The report of dumps of a flight recorder or of a memory snapshot, which have no timeline."""
-    if is_of_dumps(trace):
+    if not trace.group_status.is_empty():
+        from stepscope.reports._hang import hang_report
+
         return hang_report(trace)
-    return memory_report(trace) if is_snapshot(trace) and trace.spans.is_empty() else None
+    if trace.spans.is_empty() and not (trace.memory_segments.is_empty() and trace.memory_events.is_empty()):
+        from stepscope.reports._memory import memory_report
+
+        return memory_report(trace)
+    return None
+
+
+def _with_memory(report: Report | None, snapshots: Sequence[Report]) -> Report:
+    from stepscope.reports._memory import with_memory
+
+    return with_memory(report, snapshots)
 
 
 def summarise_file(

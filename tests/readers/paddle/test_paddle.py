@@ -72,7 +72,9 @@ def test_what_the_file_says_of_itself(read):
 #: What a profile of Paddle does not hold: counters of host or kernels, what is seen from outside, modules …
 LACKING = {
     "counters", "utilisation", "kernel-bins", "kernel-runs", "kernel-similarity", "modules", "communication",
-    "sequences", "python-stacks", "python-functions", "scheduling",
+    "sequences", "python-stacks", "python-functions", "scheduling", "batches",
+    "memory-peak", "memory-holders", "memory-leaks", "memory-fragmentation", "memory-timeline", "memory-oom",
+    "memory-savings", "hang", "hang-graph",
 }  # fmt: skip
 
 

@@ -312,7 +312,7 @@ def _captured(program: Program) -> list[Intervals]:
     since = np.append(LONG_AGO, stays[1])[np.searchsorted(stays[1], work.called[rows], side="right")]
     region = np.stack((program.windows.queued[rows], since), axis=1)
     first = np.flatnonzero(np.append(True, (region[1:] != region[:-1]).any(axis=1))[: rows.size])
-    last = np.append(first[1:], rows.size) - 1
+    last = np.append(first[1:], rows.size)[: first.size] - 1
     begin = np.maximum(since[first], program.windows.begin[program.windows.queued[rows[first]]])
     one = work.called[rows[first]], work.returned[rows[first]]
     captured = union(np.minimum(begin, one[0]), np.maximum(work.returned[rows[last]], one[1]))

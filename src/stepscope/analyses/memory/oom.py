@@ -196,9 +196,9 @@ _CHANGES = {
 def _changes(failure: Failure) -> list[dict[str, Any]]:
     if not failure.savings:
         return []
-    base, *others = failure.savings
-    kinds = dict.fromkeys(saving.change.partition(":")[0] for saving in others)
-    best = [min((s for s in others if s.change.startswith(kind)), key=lambda s: s.needed_bytes) for kind in kinds]
+    base, *rest = failure.savings
+    kinds = dict.fromkeys(saving.change.partition(":")[0] for saving in rest)
+    best = [min((s for s in rest if s.change.startswith(kind)), key=lambda s: s.needed_bytes) for kind in kinds]
     changes: list[dict[str, Any]] = [
         {"change": saving.change, "event": saving.event, "saved": base.needed_bytes - saving.needed_bytes}
         for saving in best

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepscope.core.schema import Category
+from stepscope.core.table import Column, Table, map_names
+
+SMALL = Table("small", "a table", (Column("a", pl.Int32(), "first", key=True), Column("kind", Category, "second")))
+
+
+def test_conform_orders_and_casts_columns_and_drops_others():
+    frame = pl.DataFrame({"other": [1], "kind": ["kernel"], "a": [7]})
+    conformed = SMALL.conform(frame)
+    assert dict(conformed.schema) == {"a": pl.Int32(), "kind": Category}
+    assert conformed.rows() == [(7, "kernel")]
+
+
+def test_conform_fills_absent_columns_with_null():
+    assert SMALL.conform(pl.DataFrame({"a": [7, 8]})).rows() == [(7, None), (8, None)]
+
+
+def test_conform_leaves_the_frame_it_was_given_alone():
+    frame = pl.DataFrame({"a": [7]})
+    SMALL.conform(frame)
+    assert frame.schema == {"a": pl.Int64()}
+
+
+def test_conform_refuses_a_value_outside_a_closed_list():
+    with pytest.raises(pl.exceptions.InvalidOperationError):
+        SMALL.conform(pl.DataFrame({"a": [1], "kind": ["kernal"]}))
+
+
+def test_an_empty_table_has_the_declared_columns():
+    assert SMALL.empty().schema == dict(SMALL.dtypes)
+    assert SMALL.empty().is_empty()
+
+
+def test_a_column_is_found_by_name():
+    assert SMALL.column("kind").doc == "second"
+
+
+KINDS = [pl.String(), pl.Categorical(), pl.Enum(["a", "b", "c"])]
+
+
+@given(st.lists(st.sampled_from(["a", "b", "c", None])), st.sampled_from(KINDS))
+def test_it_is_as_if_the_function_were_called_for_each_row(values, dtype):
+    calls: list[str] = []
+
+    def place(name: str) -> int | None:
+        calls.append(name)
+        return None if name == "b" else ord(name)
+
+    found = map_names(pl.Series("name", values, dtype=dtype), place, pl.Int64())
+    assert found.to_list() == [None if value in (None, "b") else ord(value) for value in values]
+    assert (found.name, found.dtype) == ("name", pl.Int64)
+    assert sorted(calls) == sorted({value for value in values if value is not None})
+
+
+@pytest.mark.parametrize("dtype", [pl.Boolean(), pl.String(), pl.Enum(["x"])], ids=str)
+def test_values_have_the_type_asked_for(dtype):
+    value = True if dtype == pl.Boolean() else "x"
+    found = map_names(pl.Series(["a", None], dtype=pl.Categorical()), lambda _: value, dtype)
+    assert found.dtype == dtype
+    assert found.to_list() == [value, None]
