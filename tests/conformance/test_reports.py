@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
@@ -35,8 +36,13 @@ def test_every_trace_has_a_report(shared: Path, folder: str) -> None:
         n_reports += 1
         for bar in report.bars:
             assert sum(part.ratio for part in bar.parts) == pytest.approx(1), path
-        costs = [finding.value_ns for finding in report.findings if finding.value_ns is not None]
-        assert costs == sorted(costs, reverse=True), path
+        timed = [finding for finding in report.findings if finding.value_ns is not None]
+        gains = [f.gain.gain_ratio if f.gain else f.share_ratio or 0.0 for f in timed]
+        assert all(later <= gain + 0.001 for gain, later in pairwise(gains)), path
+        costs = [part.ratio for bar in report.bars for part in bar.parts if part.name.startswith("exposed comm")]
+        assert sum(costs) < 0.4 or any(
+            "ommunication" in f.title or "makes the others wait" in f.title for f in timed
+        ), path
         assert report.tables, path
         assert all(block.frame.height <= 6 for block in report.tables), path
         render = find("terminal").report
@@ -59,4 +65,4 @@ def test_a_slow_loader_and_a_wide_type_are_told(shared: Path) -> None:
     loader = overview(open_trace(str(shared / "faultlab/slow_dataloader/abnormal/trace.json.gz")))
     assert any("data loader" in finding.title for finding in loader.findings)
     wide = overview(open_trace(str(shared / "faultlab/slow_op/abnormal/trace.json.gz")))
-    assert "float64" in wide.findings[0].details[1]
+    assert any("float64" in detail for detail in wide.findings[0].details)

@@ -49,10 +49,10 @@ def duration(ns: float | None) -> str:
 
 
 def instant(unix_ns: int) -> str:
-    """A point in time, from 1970, as '2026-11-22 21:22:17 UTC'.
+    """A point in time, from 1970, as '2026-11-22 12:42:17 UTC'.
 
     >>> instant(1_795_351_337_812_117_567)
-    '2026-11-22 20:42:17 UTC'
+    '2026-11-22 12:42:17 UTC'
     """
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(unix_ns // _SECOND_NS))
 

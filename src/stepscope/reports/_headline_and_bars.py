@@ -379,7 +379,10 @@ def _findings(summaries: Sequence[Summary], late: Sequence[Finding]) -> tuple[Fi
         finding = _finding(with_time, of_rank, whole)
         if finding.share_ratio is None or finding.share_ratio >= _LEAST_SHARE * between:
             candidates.append((kind, finding))
-    timed = sorted(((k, f) for k, f in candidates if f.value_ns is not None), key=lambda kf: _worth(kf[1]))[:_SHOWN]
+    by_worth = sorted(((k, f) for k, f in candidates if f.value_ns is not None), key=lambda kf: _worth(kf[1]))
+    timed = by_worth[:_SHOWN]
+    if by_worth and (largest := max(by_worth, key=lambda kf: kf[1].value_ns or 0.0)) not in timed:
+        timed = [*timed[:-1], largest]  # it says what keeps its gain small
     shown = {kind for kind, _ in timed}
     covered_by = {cost.kind: set(cost.covered_by) for summary in with_time for cost in summary.costs}
     # Findings without a time come last, and only if no finding above covers them.

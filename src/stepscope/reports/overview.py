@@ -219,7 +219,8 @@ def _mended(kind: str, *, has_device: bool) -> tuple[str, ...]:
     if kind == TALK:
         return ("comm: overlapped",) if has_device else ("comm: free",)
     if subject == "compute":
-        return tuple(f"class {one}: 2x" for one in KERNEL_CLASSES if group_of(one) == name)
+        classes = [one for one in KERNEL_CLASSES if one != "collective"]  # that is no computation
+        return tuple(f"class {one}: 2x" for one in classes if group_of(one) == name)
     if subject == "operator":
         return (f"op ~ ^{re.escape(name)}$: 2x",)
     return _MENDED.get(kind, ())
