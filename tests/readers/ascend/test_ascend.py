@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import sqlite3
 
@@ -37,6 +38,19 @@ def test_a_folder_is_one_trace_and_so_is_its_output(trace, tmp_path):
     assert expand([str(path)]) == [timeline] == expand([str(path / "ASCEND_PROFILER_OUTPUT")])
     assert expand([f"{path}/ASCEND_PROFILER_OUTPUT/*"]) == [timeline]
     assert trace.meta.format == "ascend"
+
+
+def test_packed_files_are_the_same_trace(trace, tmp_path):
+    path = files.folder(tmp_path / "a_ascend_pt")
+    for one in [*path.rglob("*.json"), *path.rglob("*.csv")]:
+        one.with_name(one.name + ".gz").write_bytes(gzip.compress(one.read_bytes()))
+        one.unlink()
+    assert len(expand([str(path)])) == 1
+    packed = stepscope.load(path)
+    assert {name: len(frame) for name, frame in packed.tables.items()} == {
+        name: len(frame) for name, frame in trace.tables.items()
+    }
+    assert (packed.rank, packed.results.keys()) == (trace.rank, trace.results.keys())
 
 
 def test_ranks_are_those_of_the_profilers_settings_and_several_folders_are_ranks(trace, tmp_path):

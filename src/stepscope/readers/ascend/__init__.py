@@ -13,7 +13,8 @@ from pathlib import Path
 
 #: The databases of a rank; others in the folder hold results.
 DATABASE = re.compile(r"(?:^|[/\\])(?:ascend_\w+_profiler|msprof)_?[\w-]*\.db\Z")
-TIMELINE_PATH = re.compile(r"(?:^|[/\\])trace_view\.json\Z")
+_PACKING = r"(?:\.(?:gz|zst|xz|bz2))?\Z"
+TIMELINE_PATH = re.compile(r"(?:^|[/\\])trace_view\.json" + _PACKING)
 TIMELINE, KERNELS, RESULTS_DB = "trace_view.json", "kernel_details.csv", "analysis.db"
 COMMUNICATION, MATRIX = "communication.json", "communication_matrix.json"
 #: Columns by which the first line of each table is known, by its file.
@@ -30,16 +31,26 @@ HEADERS = {
 }
 #: What is read, after databases; the first that a folder has stands for the folder.
 _FILES = (TIMELINE, KERNELS, RESULTS_DB, COMMUNICATION, MATRIX, *list(HEADERS)[1:])
-_INFO = re.compile(r"profiler_(?:info_\d+|metadata)\.json\Z")
+_INFO = re.compile(r"profiler_(?:info_\d+|metadata)\.json" + _PACKING)
+
+
+def plain_name(path: str) -> str:
+    """The file's name as the profiler wrote it, before somebody packed it.
+
+    >>> plain_name("out/trace_view.json.gz")
+    'trace_view.json'
+    """
+    return re.sub(_PACKING, "", Path(path).name)
 
 
 def family(path: str) -> list[str]:
     """The files of a rank's folder that are read with this one, and itself; reading the first reads all."""
-    if Path(path).name not in _FILES and DATABASE.search(path) is None:
+    if plain_name(path) not in _FILES and DATABASE.search(path) is None:
         return [path]
     folder = Path(path).parent
     databases = sorted(name for name in _listed(folder) if DATABASE.search(name))
-    names = [name for name in _FILES if name in _listed(folder)]
+    as_written = {plain_name(name): name for name in sorted(_listed(folder), reverse=True)}  # packed ones count last
+    names = [as_written[name] for name in _FILES if name in as_written]
     if len(databases) > 1:  # of several ranks, or of several runs: the tables are of none of them
         return [path] if DATABASE.search(path) else [str(folder / name) for name in names]
     settings = [

@@ -11,7 +11,6 @@ import io
 import json
 import re
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -146,7 +145,7 @@ def read(source: Source) -> Trace:
 
 def _timeline(source: Source, sheets: dict[str, _Sheet], issues: IssueLog) -> Trace:
     """What was recorded, with the tables of CSV files; a trace without tables where there are only results."""
-    name = Path(source.path).name
+    name = ascend.plain_name(source.path)
     if name != ascend.RESULTS_DB and head_of(source.path, source.member).startswith(SQLITE_MAGIC):
         return database.read(source)
     if name == ascend.TIMELINE:
@@ -161,7 +160,7 @@ def _add(
     source: Source, sheets: dict[str, _Sheet], results: dict[str, pl.DataFrame], facts: dict[str, Any], issues: IssueLog
 ) -> None:
     """Adds what one file next to the timeline holds."""
-    name = Path(source.path).name
+    name = ascend.plain_name(source.path)
     if name == ascend.TIMELINE or ascend.DATABASE.search(source.path):
         return
     if name == ascend.RESULTS_DB:
