@@ -123,6 +123,7 @@ def test_contributing_says_what_each_room_may_import():
     assert rows == [(room, imports_in_words(room)) for room in MAY_IMPORT]
 
 
+@pytest.mark.slow
 def test_imports_run_downward_only():
     wrong = (
         f"{module}:{line} imports {target}"
@@ -206,6 +207,7 @@ def calls_of(path: Path, name: str) -> Iterator[int]:
             yield node.lineno
 
 
+@pytest.mark.slow
 def test_only_the_command_line_prints():
     outside = (path for path in FILES if room_of(module_of(path)) != "cli")
     none_of(f"{path.relative_to(SRC)}:{line}" for path in outside for line in calls_of(path, "print"))
@@ -223,6 +225,7 @@ def foreign_imports(path: Path) -> Iterator[tuple[int, str]]:
             yield node.lineno, (node.module or "").split(".")[0]
 
 
+@pytest.mark.slow
 def test_only_workers_unpickle_and_nothing_from_disk():
     """A function reaches a worker, and its result comes back, through a pipe; frames, caches and notes have schemas."""
     none_of(
@@ -244,6 +247,7 @@ def test_only_workers_unpickle_and_nothing_from_disk():
     )
 
 
+@pytest.mark.slow
 def test_no_handler_catches_everything():
     """But for where the user's own code runs: what it raises is that code's failure, and is handed on as such."""
     broad = defaultdict(list)
@@ -311,12 +315,14 @@ def test_importing_the_package_and_asking_for_help_import_nothing_slow():
     assert not loaded & {"polars", "numpy", "msgspec", "isal", "zstandard", "scipy", "plotly", "duckdb"}
 
 
+@pytest.mark.slow
 def test_a_report_imports_none_of_the_heavy_or_optional_packages(examples):
     code = "import sys, stepscope.cli\nassert stepscope.cli.main(['report', sys.argv[1]]) == 0"
     loaded = modules_after(code, str(examples / "demo-cpu-decode"))
     assert not loaded & {"scipy", "plotly", "duckdb", "pandas", "jinja2", "starlette", "dask", "sklearn", "torch"}
 
 
+@pytest.mark.slow
 def test_a_report_of_one_file_imports_what_it_needs_of_ours(examples):
     code = "import sys, stepscope.cli\nassert stepscope.cli.main(['report', sys.argv[1]]) == 0"
     ours = {name for name in modules_after(code, str(examples / "demo-cpu-decode")) if name.startswith("stepscope")}
@@ -324,6 +330,7 @@ def test_a_report_of_one_file_imports_what_it_needs_of_ours(examples):
     assert len(ours) <= 150
 
 
+@pytest.mark.slow
 def test_opening_a_file_imports_the_reader_of_its_format_and_no_other(examples):
     loaded = modules_after("import sys, stepscope\nstepscope.load(sys.argv[1])", str(examples / "demo-cpu-decode"))
     assert [one.name for one in FORMATS if f"stepscope.readers.{one.module}" in loaded] == ["kineto"]
@@ -346,6 +353,7 @@ def identifiers_of(path: Path) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.arg
 
 
+@pytest.mark.slow
 def test_names_are_the_words_of_the_field():
     none_of(
         f"{path.relative_to(SRC)}:{line} {name}"

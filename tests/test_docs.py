@@ -42,6 +42,7 @@ def section(text, heading):
     return text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", generator.PAGES)
 def test_generated_pages_are_fresh(name):
     assert (ROOT / name).read_text(encoding="utf-8") == generator.PAGES[name](), "run `make docs`"
@@ -82,6 +83,7 @@ def test_links_lead_somewhere(path):
     assert not [t for t in targets if not (path.parent / t).exists()]
 
 
+@pytest.mark.slow
 def test_check_names_what_is_out_of_date(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(generator, "ROOT", tmp_path)
     monkeypatch.setattr("sys.argv", ["generate_docs.py", "--check"])

@@ -30,6 +30,7 @@ def test_a_source_tree_that_is_not_installed_says_so(monkeypatch):
     assert stepscope.__version__ == "0+source"
 
 
+@pytest.mark.slow
 def test_analyses_are_imported_when_asked_for():
     code = "import sys; from stepscope import analyses; print('stepscope.analyses.steps.idle' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

@@ -60,6 +60,7 @@ def ways(name):
     return [{}, *({option.name: value} for option in options for value in option.choices)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tiny", TINY)
 @pytest.mark.parametrize("name", analyses.names("trace"))
 def test_a_tiny_trace_gives_the_declared_columns_or_an_error_of_ours(name, tiny):

@@ -23,6 +23,7 @@ def test_the_runs_of_a_case_are_its_folders(examples, runs):
     assert split_case(runs[0]) is None
 
 
+@pytest.mark.slow
 def test_two_runs_are_compared_and_named(runs):
     comparison = compare_two_runs(*runs)
     assert comparison.causes[0].category == "data_loading"

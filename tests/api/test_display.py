@@ -57,6 +57,7 @@ def test_a_comparison_is_plotted_from_the_base_to_the_other(pair):
     assert figure.to_dict() == stepscope.api.verbs.compare_report(*map(load_run, pair)).plot().to_dict()
 
 
+@pytest.mark.slow
 def test_a_comparison_draws_itself_without_scripts_and_with_names_escaped(pair):
     found = stepscope.compare(*pair)
     text = found._repr_html_()
@@ -83,6 +84,7 @@ def test_a_comparison_without_parts_says_so(pair):
         replace(found, parts=found.parts.clear()).plot()
 
 
+@pytest.mark.slow
 def test_a_report_without_a_figure_of_its_own_is_plotted_as_bars(pair):
     report = stepscope.report(pair[0])
     figure = report.plot()
@@ -94,6 +96,7 @@ def test_a_report_without_a_figure_of_its_own_is_plotted_as_bars(pair):
     assert not display.with_display(other).plot().data
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", ["steps", "operators"])
 def test_a_trace_and_a_run_are_plotted_by_table(pair, tmp_path, table):
     trace = stepscope.load(pair[0])
@@ -115,6 +118,7 @@ def test_names_in_figures_are_literal(pair):
     assert "<img" not in str(bars)
 
 
+@pytest.mark.slow
 def test_options_that_a_figure_needs_need_not_be_given(examples):
     figure = stepscope.plot(examples / "demo-cpu-2ranks", "memory")
     assert [line.name for line in figure.data] == ["rank 0 cpu allocated", "rank 1 cpu allocated"]

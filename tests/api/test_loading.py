@@ -32,6 +32,7 @@ def kept():
     return len(store.entries(where))
 
 
+@pytest.mark.slow
 def test_a_file_that_is_opened_once_is_not_kept(file):
     opener = load_run(file).open_trace
     assert isinstance(opener, Opener)
@@ -65,12 +66,14 @@ def test_an_opener_can_be_sent_without_its_listener(file):
     assert not told
 
 
+@pytest.mark.slow
 def test_a_trace_is_loaded_with_what_is_beside_it(file, tmp_path):
     (tmp_path / "run" / "counters.csv").write_text("ts_ns,metric,unit,device,value\n1,host_cpu_usage,%,host,5\n")
     assert loaded(file).counters.height == 1
     assert loaded(file, cache=False).counters.height == 1
 
 
+@pytest.mark.slow
 def test_a_folder_with_one_trace_is_that_trace(file, tmp_path):
     (tmp_path / "run" / "meta.json").write_text('{"stepscope": "recording"}')
     trace = loaded(tmp_path / "run")

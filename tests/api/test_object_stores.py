@@ -123,6 +123,7 @@ def test_traces_are_exported_without_renaming_and_read_again(capsys, bucket):
     assert of_traces[1].splitlines() == ["rank,n", "0,22350", "1,22350"]
 
 
+@pytest.mark.slow
 def test_a_report_is_written_there(capsys, bucket):
     assert run(capsys, "report", bucket, "-o", "bucket://traces/out/report.md")[0] == 0
     assert OBJECTS["traces/out/report.md"].startswith(b"# ")
@@ -143,6 +144,7 @@ def test_what_is_refused_only_when_it_is_read_is_an_error_too(capsys, bucket, pa
     assert err.startswith("error: cannot read bucket://traces/run/rank0.pt.trace.json.gz: Forbidden\nhint: ")
 
 
+@pytest.mark.slow
 def test_a_connection_that_breaks_leaves_one_rank_out(capsys, bucket):
     BROKEN.add("traces/run/rank1.pt.trace.json.gz")
     code, out, err = run(capsys, "report", bucket)

@@ -112,6 +112,7 @@ def test_wrong_names_are_refused(folder):
         stepscope.load(folder / "none.json")
 
 
+@pytest.mark.slow
 def test_a_report_prints_as_the_terminal_shows_it(folder):
     report = stepscope.report(folder)
     assert isinstance(report, stepscope.Report)

@@ -36,6 +36,7 @@ def test_a_failure_is_told_in_the_words_of_the_process(measure):
     assert silent.failure == "exit code 3"
 
 
+@pytest.mark.slow
 def test_a_process_that_hangs_is_ended(measure):
     assert measure.once(python("import time; time.sleep(60)"), timeout_s=0.5).failure == "not done in 0 s"
 

@@ -234,6 +234,7 @@ def test_help_needs_nothing_heavy():
     assert out.splitlines()[-1] == "[]"
 
 
+@pytest.mark.slow
 def test_the_function_has_all_threads_of_blas_and_nothing_heavy_beside_it(tmp_path):
     (tmp_path / "functions_to_time.py").write_text(MODULE)
     code = (
@@ -259,6 +260,7 @@ def docs_example(tmp_path):
     return text
 
 
+@pytest.mark.slow
 def test_the_example_of_the_docs_works(bench, tmp_path):
     text = docs_example(tmp_path)
     result = bench("attention:blocked", "--against", "attention:naive", "--sweep", "sizes.toml", *FAST)

@@ -41,6 +41,7 @@ def test_without_a_verb_it_helps(run):
     assert run("bogus").code == 2
 
 
+@pytest.mark.slow
 def test_a_missing_file_is_one_clear_error():
     result = spawn("show", "spans", "no-such-file.json")
     assert (result.returncode, result.stdout) == (1, "")
@@ -89,6 +90,7 @@ def test_an_interrupt_from_outside_ends_at_once(tmp_path):
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="signals and head(1) are POSIX")
 def test_a_closed_pipe_is_quiet():
     command = f"{sys.executable} -m stepscope tables --format csv | head -c 1"
@@ -96,6 +98,7 @@ def test_a_closed_pipe_is_quiet():
     assert (result.stdout, result.stderr) == ("n", "")
 
 
+@pytest.mark.slow
 def test_output_survives_an_ascii_locale():
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "NO_COLOR": "1"}
     result = spawn("tables", env=environment)

@@ -28,6 +28,7 @@ def compared_once():
         yield
 
 
+@pytest.mark.slow
 def test_the_cause_comes_first_on_the_screen(run):
     out = run("compare", str(DEMO)).out
     assert out.startswith("Different: slower · step 58.2 ms → 88.8 ms, +53 %")
@@ -35,6 +36,7 @@ def test_the_cause_comes_first_on_the_screen(run):
     assert "Where the difference went, per step" in out
 
 
+@pytest.mark.slow
 def test_json_has_its_facts_at_the_top(run):
     found = json.loads(run("compare", *SIDES, "--format", "json").out)
     assert (found["schema"], found["verdict"], found["causes"][0]["category"]) == (
@@ -47,6 +49,7 @@ def test_json_has_its_facts_at_the_top(run):
     assert [row["base"][0]["n_cycles"] for row in found["processes"]] == [10]
 
 
+@pytest.mark.slow
 def test_equal_runs_are_no_difference_and_have_no_cause(run):
     found = json.loads(run("compare", str(DEMO / "normal0"), str(DEMO / "normal1"), "--format", "json").out)
     assert (found["verdict"], found["causes"]) == ("no_difference", [])
@@ -89,6 +92,7 @@ def test_every_table_of_the_comparison_can_be_had_as_csv(run, name):
     assert "," in head
 
 
+@pytest.mark.slow
 def test_any_result_table_of_two_runs_stands_side_by_side(run):
     out = run("compare", *SIDES, "--table", "operators", "--format", "csv").out
     assert out.startswith("name,base_host_self_ns,other_host_self_ns,delta_host_self_ns,ratio_host_self_ns")
@@ -143,18 +147,21 @@ def test_a_folder_of_several_cases_names_them(run, tmp_path):
     assert "2 cases: one, two" in result.err
 
 
+@pytest.mark.slow
 def test_the_calls_of_a_function_may_mark_the_cycles(run):
     found = json.loads(run("compare", *SIDES, "--anchor", "Optimizer.step#AdamW.step", "--format", "json").out)
     assert found["processes"][0]["base"][0]["anchor"] == "Optimizer.step#AdamW.step"
     assert found["causes"][0]["category"] == "data_loading"
 
 
+@pytest.mark.slow
 def test_a_run_beside_itself_is_no_difference(run):
     found = json.loads(run("compare", SIDES[0], SIDES[0], "--format", "json").out)
     assert found["verdict"] == "no_difference"
     assert found["step_time"]["delta_ns"] == 0
 
 
+@pytest.mark.slow
 def test_a_page_has_the_verdict_its_figure_and_what_was_named(run, tmp_path):
     assert run("compare", *SIDES, "-o", str(tmp_path / "out.html")).code == 0
     text = (tmp_path / "out.html").read_text()

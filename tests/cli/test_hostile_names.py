@@ -98,6 +98,7 @@ WORDS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", VERBS)
 def test_no_verb_writes_what_a_terminal_obeys(verb, hostile, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
@@ -105,6 +106,7 @@ def test_no_verb_writes_what_a_terminal_obeys(verb, hostile, capsys, monkeypatch
         shown(capsys, verb, *(word.replace("{}", hostile[0]).replace("{1}", hostile[1]) for word in words))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMATS)
 def test_no_format_of_a_report_writes_what_a_terminal_obeys(form, hostile, capsys):
     if renderers.find(form).report is not None:
@@ -112,6 +114,7 @@ def test_no_format_of_a_report_writes_what_a_terminal_obeys(form, hostile, capsy
         shown(capsys, "compare", *hostile, "--format", form)
 
 
+@pytest.mark.slow
 def test_no_format_of_any_table_holds_what_a_terminal_obeys(hostile):
     run, asked = verbs.load_run(hostile), []
     for name, kind in tables.names():

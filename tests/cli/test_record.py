@@ -66,6 +66,7 @@ def test_what_is_to_be_profiled_is_handed_on(run, tmp_path, monkeypatch):
     ]
 
 
+@pytest.mark.slow
 def test_a_command_is_run_and_its_recording_read(run, tmp_path):
     folder = tmp_path / "run"
     # Options of the command are its own, with -- and without.
@@ -108,6 +109,7 @@ def test_what_is_kept_and_when_it_is_dumped(keep, trigger, ring):
     assert ring == (None if found is None else (found.keep_s, found.trigger, found.max_dumps))
 
 
+@pytest.mark.slow
 def test_a_dump_of_what_is_not_recorded_is_refused(run, tmp_path):
     result = run("record", "--dump", str(tmp_path))
     assert (result.code, result.out) == (1, "")

@@ -33,6 +33,7 @@ def served(*words):
         process.stderr.close()
 
 
+@pytest.mark.slow
 def test_it_serves_on_loopback_until_interrupted(examples):
     with served(str(examples / "demo-cpu-decode")) as (address, process):
         assert address.startswith("http://127.0.0.1:")

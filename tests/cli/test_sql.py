@@ -75,6 +75,7 @@ def test_a_report_is_no_form_for_a_table(run, paths, monkeypatch):
     assert "a table is not written as page" in run("sql", paths[0], "SELECT 1", "--format", "page").err
 
 
+@pytest.mark.slow
 def test_nothing_but_the_answer_is_printed(examples):
     command = [sys.executable, "-m", "stepscope", "sql", str(examples / "demo-cpu-decode"), "SELECT 1 AS one"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -172,6 +172,7 @@ _CYCLE = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=50)
 @given(st.lists(_CYCLE, min_size=1, max_size=6), st.lists(_CYCLE, min_size=1, max_size=6))
 def test_the_sum_of_parts_is_the_change_of_the_mean_cycle(base, other):

@@ -42,6 +42,7 @@ def test_a_rank_without_partner_is_left_out_and_said():
     )
 
 
+@pytest.mark.slow
 def test_without_ranks_what_does_the_same_goes_together_not_the_same_id():
     base = [process("decode", pid=1), process("route", pid=2)]
     other = [process("route", pid=1), process("decode", pid=2)]

@@ -302,6 +302,7 @@ ROW = st.tuples(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(ROW, min_size=1, max_size=12))
 def test_parts_of_a_cycle_sum_to_it(rows):
     device = [("gemm", "kernel"), ("ncclSend", "kernel"), ("copy", "memcpy")]

@@ -126,6 +126,7 @@ def test_one_stray_cycle_does_not_hide_a_change_of_all_others():
     assert verdict(base, other) == "different"
 
 
+@pytest.mark.slow
 def test_what_is_proven_is_the_mean_or_else_the_typical_step():
     rng = np.random.default_rng(2)
     base, other = (rng.normal(level, 1e6, 30) for level in (1e8, 1.2e8))

@@ -22,6 +22,7 @@ def test_an_analysis_is_a_method_with_its_options(trace):
     assert trace.analyses.step_breakdown().equals(stepscope.show(trace, "step-breakdown"))
 
 
+@pytest.mark.slow
 def test_those_of_ranks_are_methods_of_a_run(examples):
     run = stepscope.load_run(examples / "demo-cpu-2ranks")
     assert run.analyses.parallel_groups().equals(stepscope.show(run, "parallel-groups"))

@@ -45,6 +45,7 @@ def ends_before_it_began(events: list[dict]) -> int:
     return sum(min(end for _, end in own) < max(start for start, _ in own) for own in calls.values())
 
 
+@pytest.mark.slow
 def test_all_ranks_are_on_one_timeline_in_true_time(folder):
     events, told = merged(folder)
     assert told == []
@@ -65,6 +66,7 @@ def test_one_trace_begins_at_zero(folder):
     assert len({e["pid"] for e in events}) == 2
 
 
+@pytest.mark.slow
 def test_files_that_cannot_be_read_or_compared_are_told(folder, tmp_path, examples):
     broken = tmp_path / "broken.json"
     broken.write_text('{"traceEvents": [broken')
@@ -178,6 +180,7 @@ def test_without_a_clock_there_is_no_timeline():
         written(trace(spans=spans))
 
 
+@pytest.mark.slow
 def test_what_is_written_reads_back_as_it_was(examples, tmp_path):
     path = examples / "demo-cpu-2ranks" / "rank0.pt.trace.json.gz"
     first = verbs.load(path)

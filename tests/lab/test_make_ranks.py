@@ -10,6 +10,7 @@ from stepscope import load_run, show
 from stepscope.analyses.ranks.calls import rank_calls
 
 
+@pytest.mark.slow
 def test_the_files_say_what_the_tables_say(tmp_path):
     late = Fault("late", rank=5, amount_ns=1e6)
     job = simulate(Plan(Layout(tp=2, dp=4), steps=8, offset_sd_ns=1e6, faults=(late,)))

@@ -7,6 +7,7 @@ import memory_snapshots
 import pytest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", memory_snapshots.KINDS)
 def test_events_and_segments_agree(kind):
     """What is active at the end is what was allocated and not freed; likewise segments."""
@@ -32,6 +33,7 @@ def test_events_and_segments_agree(kind):
     assert oom is None or oom["device_free"] < case.device.total
 
 
+@pytest.mark.slow
 def test_the_command_writes_cases_and_what_is_true_of_them(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["memory_snapshots.py", str(tmp_path), "--cases", "3"])
     memory_snapshots.main()

@@ -59,6 +59,7 @@ def test_kernels_get_no_faster_than_the_host_that_launches_them(tmp_path):
     assert predicted(tmp_path, operator(15, 16) * 8, "kernel ~ gemm: 2x") == (160, pytest.approx(160, rel=0.002))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [7, 16])
 def test_random_programs(seed, tmp_path):
     """One bound by its host, one whose queue is full."""

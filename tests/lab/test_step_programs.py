@@ -52,6 +52,7 @@ def test_the_same_seed_gives_the_same_program():
     assert build(traits, 7) == build(traits, 7) != build(traits, 8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_a_recording_shows_the_steps_that_were_simulated(seed, tmp_path):
     case = random_case(seed)
@@ -63,6 +64,7 @@ def test_a_recording_shows_the_steps_that_were_simulated(seed, tmp_path):
     assert mean == pytest.approx(case.run.step_ns, rel=0.01)
 
 
+@pytest.mark.slow
 def test_each_field_can_be_left_out():
     case = random_case(2)  # with exchanges, and reading a number back from the device
     full = len(json.dumps(kineto(case.run.ranks[0], WARM_UP)))

@@ -66,12 +66,14 @@ def test_a_table_as_it_is_is_read_here(job):
     assert not raw
 
 
+@pytest.mark.slow
 def test_what_is_wrong_with_the_question_is_raised_wherever_it_is_asked(job):
     for workers in (0, 2):
         with pytest.raises(UnknownName, match="no choice of by"):
             stepscope.show(job, "mfu", by="nothing", workers=workers)
 
 
+@pytest.mark.slow
 def test_ranks_that_are_missing_broken_or_twice_there_are_told_and_left_out(job, tmp_path):
     for rank in (0, 1, 3):
         shutil.copy(job / f"rank{rank}.pt.trace.json.gz", tmp_path)

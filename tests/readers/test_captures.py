@@ -145,6 +145,7 @@ def test_layers_with_the_same_kernels_are_taken_in_turn(recorded):
     assert layer == ["1", "2", "0", "1", "2"]
 
 
+@pytest.mark.slow
 def test_kernels_keep_their_operators_where_streams_change_their_order(recorded):
     trace = recorded(replay([NORM, GEMM, GEMM]), {"capture.json": capture(LAYER)})
     assert [text.partition(" ")[0] for text in operators(trace)] == ["aten::layer_norm", "aten::mm", "aten::mm"]

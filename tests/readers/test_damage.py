@@ -98,6 +98,7 @@ def many(n: int) -> bytes:
     return packed([op(f"name {zlib.crc32(b'%d' % i):x}", i, 1) for i in range(n)])
 
 
+@pytest.mark.slow
 def test_a_cut_off_gzip_gives_the_events_up_to_the_cut():
     document = many(20_000)
     data = gzip.compress(document, mtime=0)
@@ -112,6 +113,7 @@ def test_a_cut_off_gzip_gives_the_events_up_to_the_cut():
         assert found["damaged_packing"] == found["truncated"] == 1
 
 
+@pytest.mark.slow
 def test_a_flipped_byte_in_a_gzip_costs_nothing_before_it():
     document = many(20_000)
     data = bytearray(gzip.compress(document, mtime=0))

@@ -28,6 +28,7 @@ def test_a_stored_run_reports_what_its_files_do(run, examples):
     assert content(stepscope.report(run)) == content(stepscope.report(examples / "demo-cpu-2ranks"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rank1", "rank1/meta.json"])
 def test_one_trace_is_opened_by_its_folder_or_its_description(run, name):
     trace = stepscope.load(run / name)
@@ -46,6 +47,7 @@ def test_folders_stand_for_the_traces_in_them(run, tmp_path):
     assert readers.expand([str(moved)]) == [str(moved / "deep" / "rank0")]
 
 
+@pytest.mark.slow
 def test_a_run_from_an_object_store_is_the_same(run):
     stepscope.export(run, "parquet", output="memory://stored-test/job")
     assert content(stepscope.report("memory://stored-test/job")) == content(stepscope.report(run))

@@ -114,6 +114,7 @@ def test_a_missing_py_spy_is_told_with_the_install_line(tmp_path, monkeypatch):
     assert result.issues[0]["code"] == "no_stacks"
 
 
+@pytest.mark.slow
 def test_the_stack_recorder_runs_py_spy_until_it_is_ended(tmp_path, monkeypatch, wait_until):
     program = fake(tmp_path, ready=f"open({str(tmp_path)!r} + '/ready-' + str(time.time_ns()), 'w')")
     monkeypatch.setattr(child_handles.py_spy, "program", lambda: program)

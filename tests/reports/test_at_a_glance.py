@@ -47,6 +47,7 @@ def test_nothing_is_said_of_a_host_that_was_not_recorded(rows) -> None:
     assert idle_of(rows.trace()) == {}
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 80), st.integers(0, 30)), max_size=8))
 def test_parts_add_up_to_the_idle_time(new_rows, some) -> None:

@@ -163,6 +163,7 @@ def test_spans_without_length_break_nothing(rows) -> None:
     assert report.bars[0].value == "0"
 
 
+@pytest.mark.slow
 def test_a_run_reads_one_trace_at_a_time_and_reports_them_together(rows, new_rows) -> None:
     traces = {f"rank{i}.json": training(r).trace(rank=i, world_size=2) for i, r in enumerate((rows, new_rows()))}
     report = overview(Run(tuple(traces), traces.__getitem__))
@@ -290,6 +291,7 @@ def test_a_report_of_the_same_ranks_is_made_of_kept_summaries(run, monkeypatch):
     assert text(run) == first
 
 
+@pytest.mark.slow
 def test_so_is_the_report_of_one_file(run, monkeypatch):
     one = stepscope.load_run(settled(run).paths[0])
     first = text(one)
@@ -313,12 +315,14 @@ def test_a_side_file_that_appears_counts_as_a_change(run, tmp_path):
     assert not set(before) & set(after)
 
 
+@pytest.mark.slow
 def test_of_many_files_only_summaries_are_kept(run, monkeypatch):
     monkeypatch.setattr(overview_home, "_MOST_CACHED", 1)
     text(settled(run))
     assert formats() == ["kineto, summary", "kineto, summary"]
 
 
+@pytest.mark.slow
 def test_what_is_opened_otherwise_is_not_kept(run):
     settled(run)
     path = run.paths[0]
@@ -327,6 +331,7 @@ def test_what_is_opened_otherwise_is_not_kept(run):
     assert "kineto, summary" not in formats()
 
 
+@pytest.mark.slow
 def test_summaries_of_formats_that_are_several_files_are_not_kept(run):
     key = store.value_key(WHAT, settled(run).paths[0], ())
     summary = summarise(run.open_trace(run.paths[0]))
@@ -336,6 +341,7 @@ def test_summaries_of_formats_that_are_several_files_are_not_kept(run):
     assert store.cached_value(key, Summary).meta == summary.meta
 
 
+@pytest.mark.slow
 def test_kept_summaries_are_shown_in_the_cache_by_their_file(run):
     text(settled(run))
     store.wait_until_written()

@@ -115,6 +115,7 @@ def test_a_file_that_is_read_at_once_has_no_note(path, monkeypatch):
     assert note(path) is None
 
 
+@pytest.mark.slow
 def test_a_note_of_a_file_that_changed_meanwhile_is_not_kept(path, examples):
     key, meta = note(path), stepscope.load(path).meta
     assert store.unchanged(key)

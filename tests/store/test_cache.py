@@ -410,6 +410,7 @@ def test_a_file_that_was_replaced_meanwhile_is_not_held(tmp_path, monkeypatch):
     assert exclusive_lock(path) is None
 
 
+@pytest.mark.slow
 def test_a_lock_ends_with_its_process(tmp_path):
     path = tmp_path / "meta.json"
     path.touch()

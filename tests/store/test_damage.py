@@ -87,6 +87,7 @@ def test_a_flipped_byte_anywhere_changes_no_answer(path, where, tmp_path, monkey
         shutil.copytree(sound, where.folder)
 
 
+@pytest.mark.slow
 def test_a_flipped_byte_anywhere_in_an_entry_is_noticed(where, full):
     seed = random.Random(8)
     put_trace(where, "key", full)
@@ -203,6 +204,7 @@ def test_an_entry_that_others_may_write_to_is_removed(where):
         assert find_value(where, "key") is None
 
 
+@pytest.mark.slow
 def test_a_folder_that_others_may_write_to_is_not_used(where, path):
     first = answer(path)
     where.folder.chmod(0o770)

@@ -374,6 +374,7 @@ write_run(slowly(), sys.argv[2])
 """
 
 
+@pytest.mark.slow
 def test_a_killed_export_leaves_nothing_under_its_name(full, tmp_path):
     write_run(named(full, 1), str(tmp_path / "source"))
     target = tmp_path / "kept"

@@ -46,6 +46,7 @@ def kept(where):
     return [entry.source for entry in store.entries(where)]
 
 
+@pytest.mark.slow
 def test_a_file_is_read_once(where, file, monkeypatch):
     first = load(file)
     assert kept(where) == [str(file)]
@@ -70,6 +71,7 @@ def test_nothing_is_written_beside_the_file(file):
     assert sorted(path.name for path in file.parent.iterdir()) == ["kept", "rank2.json"]
 
 
+@pytest.mark.slow
 def test_a_file_that_changed_is_read_again(where, file):
     assert load(file).spans["name"][0] == "aten::work0"
     status = file.stat()
@@ -100,6 +102,7 @@ def test_a_file_that_changes_while_it_is_read_is_not_kept(where, file, monkeypat
     assert kept(where) == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("where")
 def test_the_name_of_a_file_counts_as_well(file):
     assert load(file).rank == 2
@@ -109,6 +112,7 @@ def test_the_name_of_a_file_counts_as_well(file):
     assert load(other).rank == 5
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("where")
 def test_a_limit_on_what_is_unpacked_holds_for_kept_files_too(file):
     packed = file.with_name("rank3.json.gz")

@@ -158,6 +158,7 @@ def ask(session):
     return asked
 
 
+@pytest.mark.slow
 def test_pages_are_found_below_the_prefix_and_link_there(ask):
     status, headers, text = ask(PREFIX + "/")
     assert status == 200
@@ -168,6 +169,7 @@ def test_pages_are_found_below_the_prefix_and_link_there(ask):
     assert ask(PREFIX + "/static/page.js")[0] == 200
 
 
+@pytest.mark.slow
 def test_a_server_below_a_path_of_its_own_is_taken_into_account(ask):
     _, _, text = ask(PREFIX + "/", SCRIPT_NAME="/tb")
     assert f'href="/tb{PREFIX}/timeline"' in text
@@ -180,6 +182,7 @@ def test_what_is_refused_stays_refused(ask):
     assert ask(PREFIX + "/nothing\xff")[0] == 404
 
 
+@pytest.mark.slow
 def test_a_server_s_own_event_loop_is_not_in_the_way(ask):
     async def served():
         return ask(PREFIX + "/")[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import polars as pl
+import pytest
 from device_traces import HOST, STREAM_7, kernel, spans_of
 from hypothesis import given
 from hypothesis import strategies as st
@@ -77,6 +78,7 @@ def test_a_function_that_has_returned_is_not_the_nearest_one() -> None:
     assert nearest_span(OPENED, ids, mask.gather).to_list() == [0, 4, 2]
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 20), st.integers(0, 12), st.booleans()), max_size=25))
 def test_what_is_around_a_span_is_what_was_open_as_it_began(made: list[tuple[int, int, int, bool]]) -> None:
     rows = sorted(made, key=lambda r: (r[0], r[1], -r[2]))

@@ -355,6 +355,7 @@ ROWS = st.lists(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(ROWS, st.integers(0, 6))
 def test_runs_agree_with_a_walk_over_each_stream(rows, max_gap):
     placed, reached = [], {STREAM_7: 0, STREAM_8: 0}

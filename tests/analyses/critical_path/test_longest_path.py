@@ -66,6 +66,7 @@ def test_a_stay_is_divided_among_the_spans_innermost_then():
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(events, st.integers(0, 20))
 def test_pieces_add_up_to_each_window_and_are_those_of_the_span_open(drawn, border):
@@ -140,6 +141,7 @@ def pieces_by_window(case):
     return {window: sorted(piece for piece in some if piece[1] > piece[0]) for window, some in result.items()}
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(events, st.integers(0, 20))
 def test_the_path_covers_each_window_without_gap_or_overlap(drawn, border):

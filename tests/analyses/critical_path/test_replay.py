@@ -26,6 +26,7 @@ def lengths(case, text):
     return np.rint(graph.lengths(graph.run(supposed))).astype(int)
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(cases)
 def test_nothing_scaled_is_nothing_changed(case):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from path_traces import AUTOGRAD, MAIN, PATH_TRACKS, US, Row, call, kernel, op, spans_of
@@ -70,6 +71,7 @@ def test_the_latest_is_the_last_row_of_the_group_no_later_than_asked(rows, queri
     assert latest(*columns(rows, 2), *columns(queries, 2)).tolist() == expected
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.integers(0, 1), st.integers(0, 9), st.integers(0, 9)), max_size=12),
     st.lists(st.tuples(st.integers(0, 2), st.integers(-1, 9), st.integers(0, 9), st.integers(0, 9)), max_size=8),

@@ -101,6 +101,7 @@ def test_what_is_recorded_on_no_thread_is_left_out():
     assert waits_in(op(0, 1), sync(5, 3, track=STREAM_8)) == []
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.integers(0, 30), st.integers(0, 8), st.integers(0, 8), st.sampled_from([7, 8])), max_size=8),
     st.integers(0, 40),

@@ -227,6 +227,7 @@ def by_the_rules(work, waits, k):
     return min(by for when, by, _ in options if when == at), at
 
 
+@pytest.mark.slow
 @given(st.lists(calls, min_size=1, max_size=9))
 def test_the_rules_hold_for_all_work_together(drawn):
     rows = random_rows(drawn)

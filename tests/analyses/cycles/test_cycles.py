@@ -60,6 +60,7 @@ def test_without_marked_steps_the_turn_of_the_loop_is_found():
     assert frame.select("found_by", "agreement_ratio", "pid").unique().rows() == [("function", 1.0, PID)]
 
 
+@pytest.mark.slow
 @given(st.integers(4, 12), st.integers(2, 6), st.integers(0, 5))
 def test_layers_are_never_taken_for_turns(n, layers, seed):
     rng = np.random.default_rng(seed)

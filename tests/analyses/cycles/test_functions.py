@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import polars as pl
+import pytest
 from cycle_traces import BACKWARD, GPU, LANE, MAIN, STREAM, TRACKS_4, spans_of
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,6 +42,7 @@ def test_a_child_that_outlasts_its_parent_counts_for_as_long_as_it_lies_within()
     assert own_time(spans).tolist() == [6, 10]
 
 
+@pytest.mark.slow
 @given(WORK)
 def test_exposed_times_of_a_device_sum_to_the_time_it_was_busy(work):
     spans = spans_of(*((STREAM, ts, dur, name, category) for ts, dur, (name, category) in work))

@@ -108,6 +108,7 @@ def test_states_in_a_window_that_slides() -> None:
     assert kernel_runs(SPANS_6, METRICS_6, window=6)["mean_states"].to_list() == [2.0]
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from([0, 50, 90]), min_size=3, max_size=40), st.integers(1, 5))
 def test_the_window_agrees_with_counting(values, window) -> None:
     spans = spans_of(*[(GEMM, 1)] * len(values))

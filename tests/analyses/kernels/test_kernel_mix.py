@@ -83,6 +83,7 @@ def test_wrong_options_of_amdahl_are_refused() -> None:
         amdahl(SPANS_4, top=0)
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 10**9), min_size=1, max_size=12))
 def test_the_law_is_what_summing_gives(durations) -> None:
     spans = spans_of(*[(f"k{i}", ns) for i, ns in enumerate(durations)])

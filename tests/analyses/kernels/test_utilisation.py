@@ -93,6 +93,7 @@ def test_the_analysis_returns_what_its_table_declares_without_a_clock() -> None:
         assert dict(got.schema) == {name: UTILISATION.dtypes[name] for name in got.columns}
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(1, 10**6), st.integers(0, 100), st.integers(0, 100)), min_size=1, max_size=30))
 def test_the_curve_agrees_with_counting(rows) -> None:
     spans = spans_of(*[(GEMM, duration) for duration, _, _ in rows])
@@ -131,6 +132,7 @@ def test_more_stretches_than_nanoseconds_are_not_made() -> None:
             utilisation(SPANS_4, METRICS_4, by="time", stretches=n)
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.integers(0, 9), st.sampled_from([None, 0, 40, 100])), min_size=1, max_size=12).filter(
         lambda rows: sum(t for t, _ in rows) > 0 and any(v is not None for _, v in rows)

@@ -8,6 +8,7 @@ import stepscope
 from stepscope.analyses.memory.oom import failures
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "seed"), [(kind, 2 if kind == "other process" else 1) for kind in lab.KINDS])
 def test_the_kind_of_failure_and_the_stack_to_blame(kind, seed):
     case = lab.make(kind, seed)
@@ -30,6 +31,7 @@ def test_a_known_device_says_what_others_hold():
     assert answer.outside_bytes > 2 * case.device.total
 
 
+@pytest.mark.slow
 def test_what_changes_would_save_is_a_row_each(tmp_path):
     case = lab.make("leak", 4)
     lab.write(case, tmp_path / "leak.pickle")
@@ -45,6 +47,7 @@ def test_what_changes_would_save_is_a_row_each(tmp_path):
     assert by_stack["is_growing"].to_list() == [True] + [False] * (by_stack.height - 1)
 
 
+@pytest.mark.slow
 def test_the_report_says_why_and_what_to_do(tmp_path):
     lab.write(lab.make("fragmentation", 4), tmp_path / "oom.pickle")
     report = stepscope.report(tmp_path / "oom.pickle")
@@ -55,6 +58,7 @@ def test_the_report_says_why_and_what_to_do(tmp_path):
     assert (oom["kind"], oom["line"]) == ("fragmentation", "keep (/job/cache.py:33)")
 
 
+@pytest.mark.slow
 def test_a_job_that_did_not_fail_has_no_answer(tmp_path):
     lab.write(lab.make("healthy", 1), tmp_path / "healthy.pickle")
     report = stepscope.report(tmp_path / "healthy.pickle")

@@ -55,6 +55,7 @@ def test_rounding_is_seen_in_files_without_settings():
     assert recording(*frames([], segments, divided), Settings()).settings.divisions == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", lab.KINDS)
 def test_the_recorded_reserved_memory_is_reproduced(kind):
     case = lab.make(kind, 1)

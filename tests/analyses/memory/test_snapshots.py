@@ -59,6 +59,7 @@ def test_free_memory_beside_blocks_in_use_is_unusable(trace):
 events = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 50)), max_size=30)
 
 
+@pytest.mark.slow
 @given(events, st.integers(0, 10))
 def test_peak_and_holders_agree_with_a_plain_count(steps, n_lost):
     """Allocates at a free address and frees one in use, then forgets the first events."""

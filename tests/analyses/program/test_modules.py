@@ -133,6 +133,7 @@ def nested(draw: st.DrawFn, low: int = 0, high: int = 64, depth: int = 0) -> lis
     return found
 
 
+@pytest.mark.slow
 @given(nested())
 def test_totals_and_own_times_equal_those_of_a_walk_through_the_calls(calls: list[tuple[int, int, str, int]]) -> None:
     if not calls:

@@ -159,6 +159,7 @@ def forests(draw: st.DrawFn) -> pl.DataFrame:
     return spans_of(*((*r, None) for r in host), *((5, 0, d, "k", "kernel", op) for d, op in work))
 
 
+@pytest.mark.slow
 @given(forests())
 def test_it_equals_counting_span_by_span(spans: pl.DataFrame) -> None:
     rows = spans.to_dicts()

@@ -117,6 +117,7 @@ def test_without_looks_it_says_how_to_get_them():
     assert "--stacks" in caught.value.hint
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(st.integers(1, 50), st.integers(0, 3), st.integers(7, 8), st.integers(1, 9)), min_size=1, max_size=30

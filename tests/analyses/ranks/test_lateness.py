@@ -69,6 +69,7 @@ def test_the_transfer_is_the_time_of_the_last_to_come():
     assert np.isnan(transfers_of(job_of([part(0, (0, 5))]))).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("plan", "tolerance"),
     [

@@ -145,6 +145,7 @@ some_kernels = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(some_kernels, st.integers(0, 40), st.integers(1, 20))
 def test_measures_equal_counting_each_nanosecond(
     some: list[tuple[int, int, float, float]], low: int, length: int

@@ -259,6 +259,7 @@ def test_the_analysis_returns_what_its_table_declares() -> None:
         assert dict(got.schema) == {name: IDLE.dtypes[name] for name in got.columns}
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(st.sampled_from([STREAM_7, STREAM_8]), st.integers(0, 60), st.integers(0, 15)),
@@ -280,6 +281,7 @@ NAMES = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(st.sampled_from(sorted(NAMES)), st.integers(0, 40), st.integers(1, 30), st.sampled_from([HOST, 1])),

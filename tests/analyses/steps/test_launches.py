@@ -111,6 +111,7 @@ def test_the_analysis_returns_what_its_table_declares() -> None:
         assert dict(got.schema) == {name: LAUNCHES.dtypes[name] for name in got.columns}
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(-3, 30)), min_size=1, max_size=15))
 def test_the_queue_holds_what_was_called_and_has_not_started(pairs: list[tuple[int, int]]) -> None:
     pairs = sorted(pairs)

@@ -106,6 +106,7 @@ HOST_WORK = st.lists(
 WINDOW = (st.integers(0, 30), st.integers(0, 20))
 
 
+@pytest.mark.slow
 @given(HOST_WORK, *WINDOW)
 def test_without_a_device_collectives_are_apart(host: list[tuple[int, int, int, str]], low: int, length: int) -> None:
     """What is called gloo is no operator, nor is an operator of its thread meanwhile: it counts where none runs."""

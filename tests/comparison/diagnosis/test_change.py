@@ -94,6 +94,7 @@ def test_what_appears_from_nothing_is_real():
     assert change.ratio is None
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(1, 1e9), min_size=2, max_size=20))
 def test_equal_sides_never_differ(values):
     assert not changed([np.array(values)], [np.array(values)], relative=0.03).is_real

@@ -173,6 +173,7 @@ def test_the_scheduler_s_events_stand_in_for_its_counters():
     assert wait.delta == pytest.approx(260 * MS, rel=0.1)
 
 
+@pytest.mark.slow
 def test_the_process_use_of_cores_stands_in_for_its_time_on_them():
     bare = HEALTHY.without("process_oncpu_time")
     own = ran(view_between(bare, bare))
@@ -202,6 +203,7 @@ def test_slower_calls_that_slow_no_cycle_have_no_cause():
     assert any("cycles do not take longer" in row.reason for row in diagnosis.ruled_out)
 
 
+@pytest.mark.slow
 def test_a_low_clock_of_a_host_whose_work_nobody_recorded_needs_slower_cycles():
     base = replace(gpu_job(), operators=())
     low = base.levels(cpu_frequency=900.0)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from faulty_jobs import MS, Job, Op, categories, ranks_case
 
 from stepscope.comparison.diagnosis import diagnose
@@ -24,6 +25,7 @@ def of(*peers):
     return diagnose(ranks_case(BASE, peers))
 
 
+@pytest.mark.slow
 def test_a_rank_that_computes_more_is_late():
     slow = late(BASE.with_ops(Op("aten::bmm", 20, 1.75 * MS, "[[384,384],[384,384]]")))
     diagnosis = of(waiting(20), waiting(20), slow, waiting(20))
@@ -35,6 +37,7 @@ def test_a_rank_that_computes_more_is_late():
     assert cause.process == "rank 2"
 
 
+@pytest.mark.slow
 def test_a_rank_that_sleeps_is_late():
     diagnosis = of(waiting(20), late(replace(BASE, gaps_ms=37.0)), waiting(20), waiting(20))
     assert categories(diagnosis) == ["straggler_rank"]
@@ -47,6 +50,7 @@ def test_a_rank_whose_loader_is_slow_is_late_for_that_reason():
     assert "waits for its data" in diagnosis.causes[0].statement
 
 
+@pytest.mark.slow
 def test_what_is_wrong_on_all_ranks_is_no_straggler_s():
     slow = replace(BASE, loading_ms=30.0)
     diagnosis = of(slow, slow, slow)
@@ -55,6 +59,7 @@ def test_what_is_wrong_on_all_ranks_is_no_straggler_s():
     assert diagnosis.causes[0].rank is None
 
 
+@pytest.mark.slow
 def test_a_rank_is_late_on_a_machine_that_has_become_slower_for_all():
     def drifted(job):
         return replace(job, typical_slowdown=1.12)
@@ -66,6 +71,7 @@ def test_a_rank_is_late_on_a_machine_that_has_become_slower_for_all():
     assert cause.explained_ns < 40 * MS
 
 
+@pytest.mark.slow
 def test_ranks_that_all_got_slower_by_different_amounts_have_no_straggler():
     shares = [replace(BASE, gaps_ms=BASE.gaps_ms + more, talk_ms=60.0 - more) for more in (4.0, 16.0, 23.0, 35.0)]
     diagnosis = of(*shares)
@@ -73,16 +79,19 @@ def test_ranks_that_all_got_slower_by_different_amounts_have_no_straggler():
     assert any("differ by as much" in row.reason for row in diagnosis.ruled_out)
 
 
+@pytest.mark.slow
 def test_waits_without_a_late_rank_have_no_straggler():
     diagnosis = of(waiting(20), waiting(20), waiting(20))
     assert "straggler_rank" not in categories(diagnosis)
 
 
+@pytest.mark.slow
 def test_a_rank_that_nobody_waits_for_is_no_straggler():
     diagnosis = of(replace(BASE, gaps_ms=30.0), BASE, BASE)
     assert "straggler_rank" not in categories(diagnosis)
 
 
+@pytest.mark.slow
 def test_healthy_ranks_have_no_cause():
     assert not of(BASE, BASE, BASE, BASE).causes
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from chrome_traces import call, kernel, op, x
 from hung_trees import link, module, root, trees
 
@@ -124,6 +125,7 @@ def test_a_side_without_host_work_is_blank():
     assert names(differences((kernel("k", 0, 1, 1),), (kernel("k", 0, 1, 1),))) == ("Blank", "Blank", [])
 
 
+@pytest.mark.slow
 def test_any_depth_and_many_equal_names_are_fine():
     n = 1500
     deep = [module(f"M{i}", i, 2 * n - 2 * i, i + 1, i) for i in range(n)]

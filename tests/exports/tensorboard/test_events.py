@@ -162,6 +162,7 @@ def test_driver_calls_launch_nothing():
     assert owners(read_events(read([driver, kernel("k", 2, 1, 1)]))) == {"k": None}
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 3)), max_size=20))
 def test_ties_equal_those_made_one_after_the_other(kinds):
     items = [

@@ -86,6 +86,7 @@ def test_whatever_does_more_than_read_tables_is_refused(connection, text, reason
     assert caught.value.hint
 
 
+@pytest.mark.slow
 def test_a_deeply_nested_query_is_no_crash(connection):
     assert names_in("SELECT " + "(" * 150 + "1" + ")" * 150, connection).tables == ()
     with pytest.raises(StepscopeError):

@@ -150,6 +150,7 @@ def test_where_an_analysis_has_the_name_of_a_table_the_hint_leads_to_it(ranks):
     assert caught.value.hint.startswith("kernels is the analysis here; the table trace.kernels has span_id. known: ")
 
 
+@pytest.mark.slow
 def test_a_stored_table_is_linked_and_cannot_be_written_to(make_trace, tmp_path, monkeypatch):
     monkeypatch.setenv("STEPSCOPE_CACHE", "1")
     monkeypatch.setenv("STEPSCOPE_CACHE_DIR", str(tmp_path / "cache"))

@@ -28,6 +28,7 @@ def scheduler():
         yield running.scheduler_address
 
 
+@pytest.mark.slow
 def test_results_are_those_of_this_process(scheduler, tmp_path):
     paths = [str(tmp_path / f"f{i}") for i in range(5)]
     for i, path in enumerate(paths[:4]):
@@ -74,6 +75,7 @@ def test_a_fault_of_our_own_is_raised(scheduler):
         list(on_dask(pickle.dumps(cluster_jobs.faulty), [(0, "x")], address=scheduler, plan=TWO))
 
 
+@pytest.mark.slow
 def test_nobody_at_an_address_is_an_error(monkeypatch, tmp_path):
     monkeypatch.setattr("stepscope.query.workers.dask_pool._TIMEOUT_S", 0.5)
     for address in ("tcp://127.0.0.1:9", "nonsense://x"):

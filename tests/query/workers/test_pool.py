@@ -29,18 +29,21 @@ def children():
     return done.stdout.split()
 
 
+@pytest.mark.slow
 def test_every_item_comes_back_with_its_number():
     found = dict(pooled(PATIENT, [(i, FILE) for i in range(20, 25)], n_workers=3))
     assert found == dict.fromkeys(range(20, 25), Path(FILE).stat().st_size)
     assert children() == []
 
 
+@pytest.mark.slow
 def test_no_more_workers_than_items_are_started():
     found = pooled(PATIENT, [(0, FILE)], n_workers=50)
     assert next(found)[0] == 0
     assert list(found) == []
 
 
+@pytest.mark.slow
 def test_leaving_early_ends_the_workers():
     found = pooled(PATIENT, [(i, FILE) for i in range(1000)], n_workers=2)
     next(found)
@@ -50,6 +53,7 @@ def test_leaving_early_ends_the_workers():
     assert children() == []
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_the_workers():
     found = pooled(PATIENT, [(i, FILE) for i in range(1000)], n_workers=2)
     next(found)
@@ -58,6 +62,7 @@ def test_an_interrupt_ends_the_workers():
     assert children() == []
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are others there")
 def test_a_worker_that_is_killed_from_outside_is_replaced():
     found = pooled(PATIENT, [(i, FILE) for i in range(30)], n_workers=2)
@@ -118,6 +123,7 @@ def test_without_a_function_there_is_nothing_to_do():
         serve(tasks(), io.BytesIO())
 
 
+@pytest.mark.slow
 def test_a_process_of_its_own_keeps_what_is_printed_apart():
     done = subprocess.run(
         [sys.executable, "-c", COMMAND, json.dumps(sys.path)],

@@ -25,6 +25,7 @@ def add(tmp_path, name):
     return str(tmp_path / name)
 
 
+@pytest.mark.slow
 @each_way
 def test_results_are_in_the_order_of_the_files(paths, how):
     told = []
@@ -33,6 +34,7 @@ def test_results_are_in_the_order_of_the_files(paths, how):
     assert told == [(i, 7) for i in range(1, 8)]
 
 
+@pytest.mark.slow
 @each_way
 def test_errors_stand_where_results_would(paths, how):
     found = mapped(cluster_jobs.length, [paths[1], "/nothing", paths[2]], how=how)
@@ -46,6 +48,7 @@ def test_no_files_give_no_results(how):
     assert mapped(cluster_jobs.length, [], how=how) == []
 
 
+@pytest.mark.slow
 @each_way
 def test_errors_come_back_as_what_they_were(how):
     (found,) = mapped(cluster_jobs.refused, ["span"], how=how)
@@ -54,6 +57,7 @@ def test_errors_come_back_as_what_they_were(how):
     assert found.hint == "known: spans, steps"
 
 
+@pytest.mark.slow
 @each_way
 def test_what_failed_is_tried_once_more_when_that_can_help(paths, tmp_path, how):
     names = ["busy", "broken", "odd"]
@@ -64,11 +68,13 @@ def test_what_failed_is_tried_once_more_when_that_can_help(paths, tmp_path, how)
     assert paths
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_takes_one_file_with_it_which_is_read_again(paths, tmp_path):
     found = mapped(cluster_jobs.fragile, [*paths[:3], add(tmp_path, "mine"), *paths[3:]], how=TWO)
     assert found == [0, 1, 2, 3, 3, 4, 5, 6]
 
 
+@pytest.mark.slow
 def test_a_file_that_kills_every_worker_is_told_and_the_rest_read(paths, tmp_path):
     bomb = add(tmp_path, "bomb")
     found = mapped(cluster_jobs.fragile, [paths[1], bomb, *paths[2:]], how=TWO)
@@ -80,6 +86,7 @@ def test_a_file_that_kills_every_worker_is_told_and_the_rest_read(paths, tmp_pat
     assert "--workers 1" in found[1].hint
 
 
+@pytest.mark.slow
 def test_a_fault_of_our_own_is_told_with_its_traceback_above(capfd):
     (found,) = mapped(cluster_jobs.faulty, ["x"], how=TWO)
     assert isinstance(found, StepscopeError)
@@ -87,6 +94,7 @@ def test_a_fault_of_our_own_is_told_with_its_traceback_above(capfd):
     assert capfd.readouterr().err.count("ValueError: invalid literal for int()") == 2
 
 
+@pytest.mark.slow
 def test_what_a_function_prints_is_no_result(paths, capfd):
     assert mapped(cluster_jobs.chatty, paths[:2], how=TWO) == [0, 1]
     assert "hello" in capfd.readouterr().err

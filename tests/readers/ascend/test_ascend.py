@@ -172,6 +172,7 @@ def test_a_database_of_the_same_run_is_read_in_place_of_the_timeline(tmp_path):
 NONSENSE = ("", "\t", "N/A", "-1", "1e400", "nan", "9" * 40, '"', "é\x00", "0x10", "1,5", "text")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in files.tables() if name.endswith(".csv")])
 def test_cells_of_nonsense_cost_no_more_than_themselves(tmp_path, name):
     header, *lines = files.tables()[name].splitlines()
@@ -212,6 +213,7 @@ def test_records_of_another_type_are_counted(tmp_path):
     assert trace.show("communication_time")["elapse_ns"].to_list() == [100_000, None, 100_000]
 
 
+@pytest.mark.slow
 def test_step_times_that_differ_from_ours_are_named_in_one_line(trace, tmp_path):
     assert not [line for line in trace.report().quality if "step times" in line]
     text = files.tables()["step_trace_time.csv"].replace("0,8,50.0", "0,8,51.0")

@@ -93,12 +93,14 @@ def test_times_far_from_the_session_are_dropped_and_counted(tmp_path):
     assert dict(rows(trace.issues, "code", "count"))["wild_times"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", [t for t in TABLES if t not in ("STRING_IDS", "TASK", "PYTORCH_API", "CANN_API")])
 def test_any_table_may_be_missing(tmp_path, missing):
     trace = stepscope.load(database(tmp_path, {name: table for name, table in ROWS.items() if name != missing}))
     assert not trace.spans.is_empty()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [None, -1, 2**63 - 1, -(2**63), "text", "", b"\xff", 1.5, float("inf"), "9" * 30])
 @pytest.mark.parametrize(("table", "column"), [
     ("TASK", "startNs"), ("TASK", "deviceId"), ("TASK", "connectionId"), ("CANN_API", "globalTid"),

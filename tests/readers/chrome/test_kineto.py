@@ -671,12 +671,14 @@ def test_steps_that_overlap_end_where_the_next_begins():
     assert rows(trace.steps, "ts_ns", "dur_ns") == [(0, 15_000), (10_000, 10_000)]
 
 
+@pytest.mark.slow
 def test_chains_of_overlapping_calls_take_time_in_proportion():
     n = 60_000
     trace = read([call("cudaLaunchKernel", 2 * i, 3, i + 1) for i in range(n)] + [op("first", -1, 2 * n)])
     assert trace.spans["op_id"].null_count() == 1
 
 
+@pytest.mark.slow
 def test_more_categories_than_a_column_tells_apart():
     trace = read([op("a", 0, 1), *(x("b", i, 1, f"cat {i}") for i in range(2**16 + 9)), op("c", 0, 1)])
     assert trace.spans["category"].value_counts().sort("category").rows() == [("operator", 2), ("other", 2**16 + 9)]

@@ -145,6 +145,7 @@ def test_a_zip_whose_members_share_their_data_is_refused_before_any_is_read(writ
             read(written(shared))
 
 
+@pytest.mark.slow
 def test_a_zip_whose_members_overlap_in_part_is_refused(written):
     archive = bytearray(zipped(("a.json", DATA), ("b.json", DATA)))
     at = archive.rindex(b"PK\x01\x02") + 42  # where the second member begins
@@ -153,6 +154,7 @@ def test_a_zip_whose_members_overlap_in_part_is_refused(written):
         members(written(bytes(archive)))
 
 
+@pytest.mark.slow
 def test_a_zip_whose_members_claim_too_much_is_refused(written):
     archive = bytearray(zipped(("a.json", DATA), ("b.json", DATA)))
     for start in (archive.index(b"PK\x01\x02"), archive.rindex(b"PK\x01\x02")):
@@ -169,6 +171,7 @@ def test_a_damaged_zip_member_gives_what_comes_before(written):
     assert source.damage
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packing", PACK)
 @pytest.mark.parametrize("share", [0.01, 0.3, 0.9])
 def test_a_cut_off_file_gives_what_comes_before_the_cut(written, packing, share):

@@ -298,6 +298,7 @@ def test_what_is_lost_is_noted(read_page):
     assert read_page(PAGE).issues["code"].to_list() == ["rounded", "metrics_in_words"]
 
 
+@pytest.mark.slow
 def test_a_cut_file_keeps_what_it_has(read_page, tmp_path):
     assert read_page(PAGE[: PAGE.index("    Memory Throughput")]).spans["dur_ns"].to_list() == [472_930]
     packed = tmp_path / "ncu.txt.gz"

@@ -78,6 +78,7 @@ LACKING = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", BOTH)
 def test_every_analysis_and_the_report_take_it(read, kind):
     trace = read(BOTH[kind])
@@ -118,6 +119,7 @@ def test_an_empty_profile_says_so(read, data):
     assert overview(trace).headline
 
 
+@pytest.mark.slow
 def test_what_is_cut_off_is_read_as_far_as_it_goes(read):
     events = PROFILE[: PROFILE.index(b"Process Cpu") - 8]  # behind them nothing can be missed
     counts = []

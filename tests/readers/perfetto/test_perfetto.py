@@ -50,6 +50,7 @@ def test_pytorchs_spans_have_categories_links_and_arguments_although_none_is_rec
     ]
 
 
+@pytest.mark.slow
 @given(st.randoms(use_true_random=False))
 @settings(max_examples=20, deadline=None)
 def test_the_order_of_packets_changes_nothing(tmp_path_factory, random_):
@@ -77,6 +78,7 @@ def nested(rows, first, last, depth=0):
         at = end + 1
 
 
+@pytest.mark.slow
 @given(st.randoms(use_true_random=False), st.booleans())
 @settings(max_examples=30, deadline=None)
 def test_begins_and_ends_in_any_order_are_paired_as_they_nest(tmp_path_factory, random_, two_passes):
@@ -278,6 +280,7 @@ def test_memory_events_are_instants(read):
     assert issues(trace) == {"instants_dropped": 1}
 
 
+@pytest.mark.slow
 def test_a_truncated_file_keeps_what_is_whole_and_no_file_crashes(read):
     for length in range(0, len(TRAINING), 7):
         data = TRAINING[:length]
@@ -290,6 +293,7 @@ def test_a_truncated_file_keeps_what_is_whole_and_no_file_crashes(read):
         read(b"\n\x50\x08\x01", "a.pftrace")
 
 
+@pytest.mark.slow
 def test_mutated_bytes_never_crash(read):
     random_ = random.Random(7)
     packed = TRAINING + made.packet(content(50, zlib.compress(TRAINING)))

@@ -209,6 +209,7 @@ def test_beside_a_profile_it_is_a_side_file(tmp_path):
     assert issues(trace) == {"no_gpu_counters": 1}
 
 
+@pytest.mark.slow
 def test_what_a_kill_left_is_read_as_far_as_it_goes(tmp_path):
     path = put(tmp_path, **META | {"end_unix_ns": None})
     whole = (tmp_path / "counters.csv.gz").read_bytes()

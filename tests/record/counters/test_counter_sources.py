@@ -56,6 +56,7 @@ def test_a_process_that_ended_is_forgotten_with_its_files(job, tmp_path):
     assert "host_mem_available" in metrics(sources, 20)
 
 
+@pytest.mark.slow
 def test_a_child_that_ended_is_forgotten_when_the_tree_is_looked_at(tmp_path):
     with subprocess.Popen(["sh", "-c", "sleep 0.3; exec sleep 60"]) as shell:
         sources = CounterSources(shell.pid, 20.0, tmp_path)

@@ -142,6 +142,7 @@ def test_threads_that_come_and_go_make_a_total_that_only_grows():
     assert grown.add({"1": (140, 12), "3": (1, 1)}) == (50, 6)
 
 
+@pytest.mark.slow
 def test_a_process_that_computes_is_seen_to():
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as job:
         try:

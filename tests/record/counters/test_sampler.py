@@ -137,6 +137,7 @@ def test_a_folder_that_cannot_be_written_is_told_at_once(sample, folder):
     assert (code, "No such file" in message["error"]) == (1, True)
 
 
+@pytest.mark.slow
 def test_counters_of_a_minute_take_less_than_a_megabyte(sample, folder):
     wake = threading.Event()
     threads = [threading.Thread(target=wake.wait) for _ in range(9)]
@@ -152,6 +153,7 @@ def test_counters_of_a_minute_take_less_than_a_megabyte(sample, folder):
     assert (folder / "counters.csv.gz").stat().st_size < 1_000_000
 
 
+@pytest.mark.slow
 def test_with_a_ring_the_last_seconds_alone_are_left(sample, folder, job):
     assert sample(job.pid, seconds=100, ring=RING) == (0, [READY])
     times = [int(row[0]) for row in samples(folder)[1:]]

@@ -135,6 +135,7 @@ def test_one_that_has_not_begun_is_killed(tmp_path):
     assert spy.process.returncode == -signal.SIGKILL
 
 
+@pytest.mark.slow
 def test_one_that_does_not_end_is_killed(tmp_path, monkeypatch):
     monkeypatch.setattr(_spy, "_END_S", 0.3)
     spy = PySpyProcess([fake(tmp_path, after="time.sleep(60)")], tmp_path)

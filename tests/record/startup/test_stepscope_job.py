@@ -29,6 +29,7 @@ def totals(folder: Path) -> tuple[int, int, int]:
     return struct.unpack("<qqq", (folder / ".job" / f"gc-{os.getpid()}").read_bytes())
 
 
+@pytest.mark.slow
 def test_collections_and_their_time_are_counted(folder):
     collections = Collections(str(folder))
     gc.callbacks.append(collections.called)

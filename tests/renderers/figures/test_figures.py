@@ -56,6 +56,7 @@ def test_tables_without_a_figure_have_none(examples):
     assert figures.drawn("tracks", trace.tracks) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "options"), [("steps", {}), ("operators", {}), ("memory", {"by": "time"})])
 def test_figures_of_a_recording_are_json_that_plotly_takes(examples, name, options):
     frame = show(load(examples / "demo-cpu-2ranks" / "rank0.pt.trace.json.gz"), name, **options)
@@ -64,6 +65,7 @@ def test_figures_of_a_recording_are_json_that_plotly_takes(examples, name, optio
     assert go.Figure(figure).data
 
 
+@pytest.mark.slow
 def test_drawing_imports_nothing_of_plotly():
     code = (
         "import sys, polars as pl\nfrom stepscope.renderers import figures\n"

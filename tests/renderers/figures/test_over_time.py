@@ -84,6 +84,7 @@ def test_lanes_say_whose_they_are_where_it_is_not_clear():
     assert drawn_timeline(traced).layout.annotations[0].text == "&lt;a&gt; cuda:0"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("by", "most"), [("time", 16), ("stream-time", 128)])
 def test_of_very_many_lanes_some_are_drawn_and_the_rest_told(by, most):
     many = pl.concat([rows_timeline(by).head(3).with_columns(device=pl.lit(f"cuda:{i}")) for i in range(most + 2)])

@@ -94,6 +94,7 @@ def test_samples_without_a_stack_belong_to_no_function():
     assert boxes(rows(("", 2))) == {("all",): 2}
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.lists(st.sampled_from("abc"), max_size=5), st.integers(0, 9)), min_size=1),
     st.integers(1, 8),

@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import polars as pl
+import pytest
 from web_traces import document, event, training, written
 
 from stepscope.api import verbs
@@ -67,6 +68,7 @@ def test_without_a_device_the_longest_wait_of_the_host_is_told(tmp_path):
     assert loading.details[0][0].startswith("waiting for the next batch: ")
 
 
+@pytest.mark.slow
 def test_the_card_of_the_operator_is_the_same_from_a_report(tmp_path):
     session = Session([str(written(tmp_path / "t.json", training()))])
     links = Links("", (0,), 1)
@@ -78,6 +80,7 @@ def test_the_card_of_the_operator_is_the_same_from_a_report(tmp_path):
     session.close()
 
 
+@pytest.mark.slow
 def test_a_step_that_waits_for_other_ranks_says_so(examples):
     by_title = cards_by_title(*sorted((examples / "demo-cpu-2ranks").glob("*.gz")))["Slowest step"]
     assert by_title.value.startswith("step 7, rank 1: ")

@@ -17,6 +17,7 @@ from stepscope.web.pages.site import links_of
 from stepscope.web.session import Session
 
 
+@pytest.mark.slow
 def test_what_was_begun_ahead_is_what_the_first_visitor_gets(session, client):
     overview.begin(session)
     asked = list(session._answers.values())
@@ -26,6 +27,7 @@ def test_what_was_begun_ahead_is_what_the_first_visitor_gets(session, client):
     assert list(session._answers.values()) == asked
 
 
+@pytest.mark.slow
 def test_of_ranks_that_are_not_known_yet_the_files_are_read_once(folder):
     written(folder / "rank1.json", training(rank=0))  # two of one rank: links go by file
     session = Session([str(folder)])
@@ -81,6 +83,7 @@ def keys_of(session):
     return cache_keys(session, links_of(session, tuple(one.index for one in session.inputs())))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_files", [1, 2])
 def test_the_next_server_shows_the_same_page_without_opening_a_trace(files, started, monkeypatch, n_files):
     first = page(started(files[:n_files]))
@@ -112,6 +115,7 @@ def test_what_changes_the_page_changes_its_ticket(files, started):
     assert keys_of(started(files))[0].key != both[0].key
 
 
+@pytest.mark.slow
 def test_the_page_of_a_file_that_changes_meanwhile_is_not_kept(files, started):
     session = started(files)
     before, meta = keys_of(session), session.trace(0).meta

@@ -55,6 +55,7 @@ def test_the_pages_name_only_tables_and_options_that_are_there():
             assert set(section.columns) - {"rank", "trace"} <= set(known.output.dtypes)
 
 
+@pytest.mark.slow
 def test_the_overview_answers_the_first_questions(client):
     text = client.get("/").text
     for words in ("Slowest step", "Kernel with most time", "Longest idle gap", "Peak memory", "launched by aten::mm"):
@@ -63,6 +64,7 @@ def test_the_overview_answers_the_first_questions(client):
     assert "What costs most" in text
 
 
+@pytest.mark.slow
 def test_a_chart_leads_to_the_timeline(client):
     figures = [json.loads(a["data-figure"]) for tag, a in Elements(client.get("/").text).elements if "data-figure" in a]
     links = [link for figure in figures for trace in figure["data"] for link in trace["customdata"]]
@@ -143,6 +145,7 @@ def test_questions_that_make_no_sense_are_refused_in_words(client, address):
     assert "Hint:" in answer.text
 
 
+@pytest.mark.slow
 def test_two_traces_are_compared(client):
     text = client.get("/compare?a=0&b=1").text
     assert "diff operator" in text.replace("diff by operator", "diff operator")
@@ -218,6 +221,7 @@ def test_no_text_of_a_trace_becomes_markup(hostile, address):
     assert all(link.startswith(("/", "#")) and not link.startswith("//") for link in links)
 
 
+@pytest.mark.slow
 def test_a_document_of_results_has_pages_too(tmp_path):
     path = written(tmp_path / "t.json", document([event("aten::mm", 0, 5)]))
     session = Session([str(path)])
@@ -254,6 +258,7 @@ def test_an_error_after_the_patience_has_ended_is_kept_for_who_asks_next(session
     assert trouble == []
 
 
+@pytest.mark.slow
 def test_two_runs_are_compared_with_verdict_and_parts(client):
     text = client.get("/compare", params={"a": "0", "b": "1"}).text
     assert re.search(r"(Different|No difference|Inconclusive): ", text)
@@ -293,6 +298,7 @@ def test_numbers_are_links_that_do_not_stop_the_tab_key(client):
     assert all(tag == "a" and a["tabindex"] == "-1" and a["href"].startswith("/timeline?") for tag, a in numbers)
 
 
+@pytest.mark.slow
 def test_parts_of_the_bar_lead_to_what_they_are_made_of(client):
     found = Elements(client.get("/").text).elements
     drawn = [a["data-events"] for tag, a in found if tag == "rect" and "data-events" in a]

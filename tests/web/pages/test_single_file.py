@@ -36,6 +36,7 @@ def embedded(text):
     return json.loads(tag["data-layouts"]), [unpacked(zlib.decompress(base64.b64decode(part))) for part in body.split()]
 
 
+@pytest.mark.slow
 def test_it_holds_the_overview_the_pages_and_the_charts(page):
     for words in ("What costs most", "Slowest step", "Operators", "Kernels", "Memory", "Who holds it at the peak"):
         assert words in page
@@ -105,6 +106,7 @@ def test_sampled_lines_are_in_the_timeline(page):
         assert max(arrays["line_max"]) == kept["lines"][1]["max"]
 
 
+@pytest.mark.slow
 def test_a_comparison_is_a_page_with_its_figure(folder, tmp_path):
     written(tmp_path / "slow.json", training(HOSTILE[:4], steps=6))
     base, other = load_run(folder / "rank1.json"), load_run(tmp_path / "slow.json")
@@ -116,6 +118,7 @@ def test_a_comparison_is_a_page_with_its_figure(folder, tmp_path):
     assert not [tag for tag, a in elements if tag in ("img", "iframe") or "onerror" in a or "onload" in a]
 
 
+@pytest.mark.slow
 def test_hostile_names_stay_text(tmp_path):
     text = report_page(load_run(written(tmp_path / "t.json", training(HOSTILE))))
     elements = Elements(re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)).elements
@@ -144,6 +147,7 @@ def test_a_recording_without_steps_is_shown_whole(tmp_path):
     assert "the whole recording" in text
 
 
+@pytest.mark.slow
 def test_a_file_that_cannot_be_read_does_not_keep_the_others_out(folder):
     (folder / "rank1.json").write_text('{"traceEvents": 7}')
     text = report_page(load_run(folder))

@@ -59,6 +59,7 @@ def test_rows_come_with_units_links_and_downloads(client):
     assert count(asked(client, "SELECT 1")) == "1 row"
 
 
+@pytest.mark.slow
 def test_the_traces_chosen_are_those_asked(client):
     text = "SELECT DISTINCT trace FROM spans"
     assert count(asked(client, text)) == "2 rows"
@@ -95,6 +96,7 @@ def test_what_is_refused_is_said_with_a_hint(client, text, words, monkeypatch):
     assert "Hint:" in page
 
 
+@pytest.mark.slow
 def test_a_query_is_stopped_after_its_time(client, monkeypatch):
     monkeypatch.setattr(sql, "LIMIT_S", 0.2)
     began = time.monotonic()
@@ -112,6 +114,7 @@ def test_while_a_query_runs_the_page_says_so_and_keeps_it(client, monkeypatch):
     assert "range(100000000)" in answer.text
 
 
+@pytest.mark.slow
 def test_one_that_nobody_waits_for_is_interrupted(session, monkeypatch):
     from stepscope.web import workers
 
@@ -165,6 +168,7 @@ def test_a_trace_that_cannot_be_read_is_left_out_and_told(folder):
     session.close()
 
 
+@pytest.mark.slow
 def test_examples_are_those_that_the_recording_can_answer(client, tmp_path):
     assert "How long do kernels wait" in client.get("/sql").text
     client.get("/")

@@ -32,12 +32,14 @@ def test_what_cannot_be_asked_is_refused(client, change):
     assert answer.json()["error"]
 
 
+@pytest.mark.slow
 def test_controls_have_stops_and_the_table_leads_back_to_the_page(client):
     text = client.get("/what-if").text
     assert 'data-subject="host" data-stops="1x,1.25x,1.5x,2x,3x,5x,10x,free"' in text
     assert "/what-if?t=0&amp;if=host%3A+free" in text
 
 
+@pytest.mark.slow
 def test_a_change_without_a_control_of_its_own_gets_one(client):
     assert 'data-stops=",3.5x"' in client.get("/what-if?if=host:+3.5x").text
     assert "From the report" not in client.get("/what-if?if=host:+2x").text

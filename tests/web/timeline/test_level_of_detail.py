@@ -180,6 +180,7 @@ def test_no_two_spans_of_a_row_overlap_and_no_row_is_left_out(rows):
         assert used == set(range(len(used)))
 
 
+@pytest.mark.slow
 @given(ranges)
 def test_where_nothing_crosses_depth_is_the_number_of_spans_around(rows):
     found = with_depths(rows)
