@@ -135,6 +135,7 @@ def test_imports_run_downward_only():
     none_of(wrong)
 
 
+@pytest.mark.slow
 def test_no_file_imports_itself_by_way_of_others():
     graph = {module: {target for target, _, _ in imports_of(module)} - {module} for module in MODULES}
     assert list(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError, which names the circle

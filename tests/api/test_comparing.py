@@ -30,6 +30,7 @@ def test_two_runs_are_compared_and_named(runs):
     assert comparison.facts == {"base": runs[0].paths[0], "other": runs[1].paths[0]}
 
 
+@pytest.mark.slow
 def test_any_table_of_two_runs_is_joined_by_its_keys(runs):
     block = compare_table(*runs, "operators", on_missing=_fail)
     assert block.title == "operators"

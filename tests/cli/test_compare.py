@@ -58,6 +58,7 @@ def test_equal_runs_are_no_difference_and_have_no_cause(run):
     assert "would show in 8 of 10 cases" in " ".join(out.split())
 
 
+@pytest.mark.slow
 def test_repeats_are_named_with_base_and_other(run):
     words = ["--base", *(str(DEMO / name) for name in ("normal0", "normal1")), "--other", str(DEMO / "abnormal")]
     found = json.loads(run("compare", *words, "--format", "json").out)
@@ -74,6 +75,7 @@ def test_a_gate_fails_only_beyond_its_threshold(run, condition, code):
     assert result.out.startswith("Different")
 
 
+@pytest.mark.slow
 def test_a_gate_stays_open_for_what_is_no_difference(run):
     words = [str(DEMO / name) for name in ("normal0", "normal1")]
     assert [run("compare", *words, "--fail-on", condition).code for condition in ("slower", "different")] == [0, 0]

@@ -131,6 +131,7 @@ def test_no_format_of_any_table_holds_what_a_terminal_obeys(hostile):
     assert len(asked) > 30
 
 
+@pytest.mark.slow
 def test_a_pipe_gets_exact_names_only_if_it_asks_for_them(hostile, capsys):
     words = ["sql", hostile[0], "SELECT name, -5 AS number FROM spans WHERE category = 'kernel'"]
     main([*words, "--format", "json"])

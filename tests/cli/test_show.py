@@ -37,6 +37,7 @@ def test_an_analysis_wins_over_a_raw_table_of_the_same_name(run, paths):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_traces", [1, 3])
 @pytest.mark.parametrize(("words", "options"), [([], {}), (["--include", "device"], {"include": "device"})])
 def test_the_command_line_and_python_give_equal_tables(run, paths, n_traces, words, options):
@@ -225,6 +226,7 @@ def test_help_of_a_table_lists_its_options_and_columns(run):
     assert run("show", "bogus", "--help").code == 2
 
 
+@pytest.mark.slow
 def test_a_page_holds_the_table_and_its_figure(run, job, paths, tmp_path):
     assert run("show", "kernels", paths[0], "-o", "kernels.html").code == 0
     text = (tmp_path / "kernels.html").read_text()

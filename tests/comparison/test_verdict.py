@@ -51,6 +51,7 @@ def test_a_recording_and_its_copy_do_not_differ_however_much_its_cycles_scatter(
     assert compare_runs([[run(scattered)]], [[run(scattered[::-1])]]).verdict == "inconclusive"
 
 
+@pytest.mark.slow
 def test_notes_of_the_recordings_are_said_once():
     noted = run(BASE, remarks=("no counters",))
     comparison = compare_runs([[noted]], [[noted]])

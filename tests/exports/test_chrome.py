@@ -56,6 +56,7 @@ def test_all_ranks_are_on_one_timeline_in_true_time(folder):
     assert ends_before_it_began(events) == 0
 
 
+@pytest.mark.slow
 def test_as_recorded_clocks_stay_off(folder):
     assert ends_before_it_began(merged(folder, as_recorded=True)[0]) > 0
 
@@ -86,6 +87,7 @@ def test_nothing_that_can_be_read_is_refused(tmp_path):
         merged(Run((str(tmp_path / "a.json"), str(tmp_path / "b.json")), verbs.load))
 
 
+@pytest.mark.slow
 def test_traces_without_exchanges_keep_their_clocks(examples):
     lone = str(examples / "demo-cpu-decode" / "rank0.pt.trace.json.gz")
     events, told = merged(Run((lone, lone), verbs.load))

@@ -97,6 +97,7 @@ def test_process_numbers_of_any_kind(ask, document):
     assert answered > asked / 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [True, -1, "x", [1], {"a": 1}, 1e300, 10**30])
 def test_properties_of_devices_of_any_type(ask, document, value):
     keys = ("name", "totalGlobalMem", "computeMajor", "computeMinor", "numSms", "warpSize")
@@ -117,6 +118,7 @@ def test_shapes_and_sizes_of_ten_to_the_eighteen(ask, document):
     assert answered > asked / 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [10**9, 2**62, -1, 0, "8", [8]])
 def test_a_claimed_size_of_the_job_is_no_work(ask, document, size):
     document["distributedInfo"] = {"rank": 3, "world_size": size, "backend": "nccl"}
@@ -160,12 +162,14 @@ def run(*arguments):
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_some_changed_files_of_all_formats_keep_the_contract():
     done = run("--cases", "20", "--jobs", "1", "--share", "0.02")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr
     assert "no failures" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_case_follows_from_its_number_alone_and_changes_its_seed(lab, tmp_path):
     seeds = lab.small_files.write_all(tmp_path / "seeds")
     for number, (name, seed) in enumerate(seeds.items()):

@@ -89,6 +89,7 @@ def test_a_file_that_ends_early_is_an_error(tmp_path, at):
         loaded(tmp_path, pickle.dumps(snapshot())[:at])
 
 
+@pytest.mark.slow
 def test_changed_bytes_give_a_trace_or_an_error_of_ours(tmp_path):
     data, rng = pickle.dumps(snapshot()), random.Random(0)
     for _ in range(60):

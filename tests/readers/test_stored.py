@@ -37,6 +37,7 @@ def test_one_trace_is_opened_by_its_folder_or_its_description(run, name):
     assert trace.spans.height == 22350
 
 
+@pytest.mark.slow
 def test_folders_stand_for_the_traces_in_them(run, tmp_path):
     both = [str(run / "rank0"), str(run / "rank1")]
     assert readers.expand([str(run)]) == both
@@ -54,6 +55,7 @@ def test_a_run_from_an_object_store_is_the_same(run):
     assert stepscope.load("memory://stored-test/job/rank1").rank == 1
 
 
+@pytest.mark.slow
 def test_a_run_that_lacks_a_trace_names_it(run, tmp_path):
     shutil.copytree(run, tmp_path / "job")
     shutil.rmtree(tmp_path / "job" / "rank0")

@@ -39,6 +39,7 @@ def test_many_short_gaps_are_the_cost_of_launching(rows) -> None:
     assert "CUDA graphs" in found.details[1]
 
 
+@pytest.mark.slow
 def test_a_decode_whose_gaps_are_of_a_tenth_of_a_millisecond_is_launch_bound(rows) -> None:
     late(rows, n=711, gap_us=102)
     found = costs(rows.trace())

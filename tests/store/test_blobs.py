@@ -69,6 +69,7 @@ def test_what_a_value_cannot_hold_is_not_packed():
         store.packed(Value("x", raw=object()))
 
 
+@pytest.mark.slow
 def test_a_note_is_found_again_by_what_it_says_and_follows_from(path):
     meta = stepscope.load(path).meta
     store.cache_value(note(path, 1), Value("of one"), meta, what="test")

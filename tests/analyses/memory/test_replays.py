@@ -66,6 +66,7 @@ def test_the_recorded_reserved_memory_is_reproduced(kind):
     assert max(level for _, level in done.reserved) == pytest.approx(recorded, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_a_change_saves_what_it_saves_in_the_job():
     case = lab.make("fragmentation", 0)
     events, segments, blocks, _ = tables(case.snapshot)

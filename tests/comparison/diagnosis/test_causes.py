@@ -71,6 +71,7 @@ def test_longer_cycles_that_are_not_proven_rule_out_no_cause_of_time():
     assert "not proven" in open_["slow_operator"]
 
 
+@pytest.mark.slow
 def test_shorter_cycles_do_not_rule_out_what_made_them_shorter():
     open_ = not_judged(diagnosed(replace(BASE, loading_ms=40.0), BASE))
     assert "cycles become shorter by it" in open_["data_loading"]

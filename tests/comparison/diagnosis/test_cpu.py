@@ -33,6 +33,7 @@ def first(base, other):
     return diagnosis.causes[0]
 
 
+@pytest.mark.slow
 def test_busy_loops_on_the_only_core_are_contention():
     cause = first(HEALTHY, contended(HEALTHY))
     assert cause.category == "cpu_contention"

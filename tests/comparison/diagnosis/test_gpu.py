@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from faulty_jobs import KERNELS, MODEL, MS, Job, Kernel, categories, diagnosed, gpu_job, not_judged
 
 BASE = gpu_job()
@@ -58,6 +59,7 @@ def test_a_higher_use_of_the_device_is_no_cause():
     assert not diagnosed(BASE, BASE.at("gpu0", "gpu_usage", 20.0)).causes
 
 
+@pytest.mark.slow
 def test_a_clock_nobody_recorded_is_asked_for():
     bare = BASE.without("gpu_sm_frequency")
     assert "gpu_sm_frequency" in not_judged(diagnosed(bare, bare))["gpu_frequency"]

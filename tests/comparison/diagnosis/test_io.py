@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from faulty_jobs import MS, Job, categories, diagnosed, not_judged
 
 BASE = Job()
@@ -53,6 +54,7 @@ def test_a_checkpoint_every_few_steps_is_disk_io():
     assert categories(diagnosed(BASE, other))[:1] == ["disk_io"]
 
 
+@pytest.mark.slow
 def test_a_writer_that_queues_for_its_core_after_each_wait_is_disk_io():
     """20 of 60 ms asleep would not do; most of the rest it waits for the threads that write for it."""
     other = replace(BASE, gaps_ms=62.0).levels(
@@ -86,6 +88,7 @@ def test_rates_nobody_recorded_are_asked_for():
     assert "process_write_bytes_rate" in not_judged(diagnosis)["disk_io"]
 
 
+@pytest.mark.slow
 def test_without_the_process_own_time_switches_tell_that_it_waits():
     base = BASE.without("process_oncpu_time", "process_cpu_usage")
     other = replace(base, gaps_ms=22.0).levels(process_write_bytes_rate=4e6, process_voluntary_ctx_switches=120.0)

@@ -73,6 +73,7 @@ def test_the_size_of_a_call_does_not_change_with_their_number():
     assert ratios["aten::mm"] == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_work_on_the_same_shapes_as_often_is_kept():
     assert share_of_same_work(pair(BASE, BASE)) == pytest.approx(1)
     assert share_of_same_work(pair(BASE, BASE.with_ops(Op("aten::new", 5, 1e6)))) == pytest.approx(1)

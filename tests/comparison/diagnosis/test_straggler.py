@@ -44,6 +44,7 @@ def test_a_rank_that_sleeps_is_late():
     assert diagnosis.causes[0].rank == 1
 
 
+@pytest.mark.slow
 def test_a_rank_whose_loader_is_slow_is_late_for_that_reason():
     diagnosis = of(late(replace(BASE, loading_ms=35.0)), waiting(20))
     assert categories(diagnosis) == ["straggler_rank"]

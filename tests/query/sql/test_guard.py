@@ -38,6 +38,7 @@ def test_parts_that_have_names_of_their_own_are_told(connection):
     assert ("", "spans") in found.tables
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "reason"),
     [

@@ -70,6 +70,7 @@ def test_a_worker_that_dies_once_changes_nothing(tmp_path):
     assert mapped(cluster_jobs.fragile, [str(path)], how=TWO, dask=workers.LOCAL) == [3]
 
 
+@pytest.mark.slow
 def test_a_fault_of_our_own_is_raised(scheduler):
     with pytest.raises(ValueError, match="invalid literal"):
         list(on_dask(pickle.dumps(cluster_jobs.faulty), [(0, "x")], address=scheduler, plan=TWO))

@@ -58,6 +58,7 @@ def test_in_lockstep_the_same_is_found_as_one_by_one(messages, rubbish):
         assert listed(wire.fields(places)) == expected
 
 
+@pytest.mark.slow
 @given(st.lists(VALUES, min_size=1, max_size=60))
 def test_numbers_of_all_lengths_are_read(values):
     wire, places = laid_out([number(3, value) for value in values], copies=60)

@@ -182,6 +182,7 @@ def test_a_cut_off_file_gives_what_comes_before_the_cut(written, packing, share)
     assert source.damage or packing == "zstd"  # whose decoder takes the end of the file for the end of the data
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packing", ["gzip", "bz2", "xz"])
 def test_a_flipped_byte_costs_at_most_what_follows(written, packing):
     packed = bytearray(PACK[packing](DATA))
@@ -212,6 +213,7 @@ def test_garbage_after_gzip_is_noted_and_costs_nothing(written):
     assert source.damage
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packing", [None, *PACK])
 def test_more_than_max_bytes_is_refused_and_that_much_is_not(written, packing):
     path = written(PACK[packing](DATA) if packing else DATA)

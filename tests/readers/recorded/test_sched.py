@@ -93,6 +93,7 @@ def test_a_trace_is_not_made_longer(tmp_path):
     assert trace.tracks["kind"].to_list() == ["thread", "other", "other"]
 
 
+@pytest.mark.slow
 def test_no_other_analysis_says_anything_else(tmp_path):
     path = kineto(tmp_path, "trace.json.gz", 1, 2.5, 5.5)
     before = open_trace(path)

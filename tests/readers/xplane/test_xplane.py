@@ -54,6 +54,7 @@ def test_a_file_that_ends_early_gives_what_it_has_and_counts_the_damage(read):
         read(whole[:30])
 
 
+@pytest.mark.slow
 @pytest.mark.exhaustive
 def test_one_flipped_byte_never_raises_anything_else(read):
     whole = made.jax_gpu()

@@ -45,6 +45,7 @@ def test_of_equal_steps_none_is_longer():
     assert card.details[0][0] == "as long as the median step"
 
 
+@pytest.mark.slow
 def test_of_several_ranks_the_card_names_the_one(tmp_path):
     paths = [written(tmp_path / f"{i}.json", training(rank=i, steps=3 + 3 * i)) for i in (0, 1)]
     assert "rank 1" in cards_by_title(*paths)["Slowest step"].value

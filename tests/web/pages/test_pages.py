@@ -72,6 +72,7 @@ def test_a_chart_leads_to_the_timeline(client):
     assert all(link.startswith("/timeline?t=") for link in links)
 
 
+@pytest.mark.slow
 def test_a_choice_of_inputs_stays_in_the_links(client):
     text = client.get("/?t=1").text
     assert 'href="/kernels?t=1"' in text

@@ -44,6 +44,7 @@ def test_it_holds_the_overview_the_pages_and_the_charts(page):
     assert len(figures) >= 4
 
 
+@pytest.mark.slow
 def test_nothing_is_loaded_and_every_script_and_style_is_allowed_by_its_hash(page):
     elements = Elements(page).elements
     assert not [a for _, a in elements if "src" in a or a.get("rel") == "stylesheet"]

@@ -43,6 +43,7 @@ def test_every_span_is_in_one_lane_and_no_two_of_a_lane_overlap(rows):
         assert (lanes.start[part][1:] >= lanes.end[part][:-1]).all()
 
 
+@pytest.mark.slow
 @given(spans, windows, smalls)
 def test_each_span_of_the_window_is_in_full_or_in_a_bar_of_every_pixel_it_is_busy_in(rows, at, small):
     low, length, n_pixels = at
