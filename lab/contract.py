@@ -53,6 +53,11 @@ SQL = (
     "SELECT s.name, sum(s.dur_ns) FROM spans s JOIN kernels k USING (span_id) GROUP BY 1",
     'SELECT * FROM "step-breakdown"',
 )
+CHANGES = (
+    "class gemm: 2x", "class gemm: removed", "kernel ~ .: 1e9x", "op ~ .: removed", "range forward: 2x", "launch: free",
+    "launch: graphs", "loader: hidden", "sync: removed", "copies: free", "comm: overlapped", "host: free",
+    "device: free", "ranks: no stragglers",
+)  # fmt: skip
 OPEN = "open"
 _REQUESTS = (
     "", "timeline", "compare?a=0&b=1", "tables", "sql", "sql?q=SELECT+count(*)+FROM+spans", "download/kernels.csv",
@@ -117,6 +122,8 @@ def _of_tables(run: Run, both: Run) -> Iterator[Question]:
                     f"show {name} {option.name}={value}",
                     partial(stepscope.show, subject, name, **{option.name: value}),
                 )
+    for change in CHANGES:
+        yield f"predict {change}", partial(stepscope.predict, run, change, measured_step="2ms")
 
 
 def _values(option: Option) -> tuple[Any, ...]:
