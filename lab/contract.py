@@ -95,7 +95,7 @@ def questions(paths: list[str], base: Path) -> Iterator[Question]:
         yield f"figure {name}", partial(_figure, trace, name)
     yield "report", partial(_rendered, run)
     yield "report with the base", partial(_rendered, run_of(*paths, str(base)))
-    for query in (*SQL, *(f'SELECT * FROM "{name}" ORDER BY 1 LIMIT 100' for name in TABLES)):
+    for query in (*SQL, *_of_rows(run)):
         yield f"sql {query[:40]}", partial(stepscope.sql, run, query)
     yield "compare with itself", lambda: str(stepscope.compare(one, one))
     yield "compare with the base", lambda: str(stepscope.compare(sound, one))
@@ -109,6 +109,21 @@ def questions(paths: list[str], base: Path) -> Iterator[Question]:
     with _page([*paths[:1], str(base)]) as client:
         for address in (*_REQUESTS, *PAGES, *(f"tables/{name}" for name, kind in tables.names() if kind == "analysis")):
             yield f"page /{address}", partial(_requested, client, address)
+
+
+def _of_rows(run: Run) -> Iterator[str]:
+    """A query for each table that has rows or cannot be read, and one for all that are empty."""
+    empty = []
+    for name in TABLES:
+        try:
+            n_rows = sum(trace.table(name).height for trace in run)
+        except StepscopeError:
+            n_rows = 1
+        if n_rows:
+            yield f'SELECT * FROM "{name}" ORDER BY 1 LIMIT 100'
+        else:
+            empty.append(f'SELECT count(*) FROM "{name}"')
+    yield " UNION ALL ".join(empty)
 
 
 def _of_tables(run: Run, both: Run) -> Iterator[Question]:
