@@ -355,7 +355,8 @@ def _is_memory_bound(program: Program) -> Bools:
     """The kernels of classes that mostly wait for the memory of the device."""
     names = program.spans["name"].gather(program.work.row)
     result: Bools = map_names(names, lambda name: kernel_class(name) in FUSIBLE, pl.Boolean()).to_numpy()
-    return result & (program.work.sort == COMPUTATION)
+    is_kernel: Bools = program.work.sort == COMPUTATION
+    return result & is_kernel
 
 
 def _fused(program: Program, concerned: Bools) -> tuple[Bools, list[Intervals]]:
