@@ -97,7 +97,7 @@ def recorded_program(
     program = program_of(spans, tracks, ops, arrows, devices, threads, windows)
     if program.work.call.size and (program.work.call < 0).all():
         # The device would then seem to need nothing of the host, nor the host anything of the device.
-        raise MissingTable("which calls queued the device's work", needed_by="predictions", topic="host")
+        raise MissingTable("the calls that queued the device's work", needed_by="predictions", topic="host")
     return program
 
 
@@ -130,7 +130,7 @@ def with_parts(program: Program, wanted: Sequence[Change]) -> tuple[dict[str, ob
     variants = [replace(graph, spare=spare) for spare in _SPARE]
     lengths = [graph.lengths(run), *(other.lengths(other.run(changes)) for other in variants)]
     whole = max(float(recorded[steady].sum()), 1.0)
-    means = [step_ns * float(each[steady].sum()) / whole for each in lengths]
+    means = [step_ns * (float(each[steady].sum()) / whole) for each in lengths]
     if all(change.factor is None or change.factor <= 1 for change in wanted):
         # Less work makes nothing later. Only where steps are divided can move, by what the device lagged at the bounds.
         means = [min(mean, step_ns) for mean in means]
@@ -348,12 +348,17 @@ def questions(program: Program) -> Iterator[list[Change]]:
         yield [change_of(text)]
 
 
+#: Longer names are shortened, if enough of them is left to say which is meant.
+_READABLE = 24
+
+
 def _pattern(name: str, known: pl.Series, exact: str) -> str:
     """The shortest pattern for a name that matches the same of the `known` names as the exact one."""
     wanted = known.cast(pl.String).drop_nulls()
     matching = wanted.filter(wanted.str.contains(exact))
-    likely = wanted.filter(wanted.str.contains(name, literal=True)).to_list()
-    for pattern in (name, re.escape(name), f"{re.escape(name)}$"):
+    short = [name[: cut.start()] for cut in re.finditer("_", name) if cut.start() >= _READABLE]
+    likely = wanted.filter(wanted.str.contains(min(short, key=len, default=name), literal=True)).to_list()
+    for pattern in (*short, name, re.escape(name), f"{re.escape(name)}$"):
         try:
             search = re.compile(pattern).search
         except re.error:
