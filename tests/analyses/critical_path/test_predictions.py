@@ -80,7 +80,7 @@ def test_an_operator_that_reads_a_value_waits_for_the_device_where_no_call_is_re
         Row(MAIN, 0, 92, "ProfilerStep#0", "step"),
     )
     row = predictions(spans, PATH_TRACKS, steps_of((0, 92)), changes="device: 2x").row(0, named=True)
-    assert row["predicted_ns"] == 52 * US
+    assert row["predicted_ns"] == pytest.approx(52 * US)
 
 
 def test_without_changes_standard_questions_are_answered_best_first():
