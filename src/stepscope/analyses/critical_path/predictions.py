@@ -356,7 +356,7 @@ def _pattern(name: str, known: pl.Series, exact: str) -> str:
     """The shortest pattern for a name that matches the same of the `known` names as the exact one."""
     wanted = known.cast(pl.String).drop_nulls()
     matching = wanted.filter(wanted.str.contains(exact))
-    short = [name[: cut.start()] for cut in re.finditer("_", name) if cut.start() >= _READABLE]
+    short = [name[: end.start()] for end in re.finditer("_", name) if end.start() >= _READABLE]
     likely = wanted.filter(wanted.str.contains(min(short, key=len, default=name), literal=True)).to_list()
     for pattern in (*short, name, re.escape(name), f"{re.escape(name)}$"):
         try:
