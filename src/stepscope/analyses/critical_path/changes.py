@@ -291,9 +291,10 @@ def _concerned(program: Program, change: Change) -> tuple[Bools, list[Intervals]
         held = list(_spans_like(spans, threads, is_launch_call, ("runtime", "driver")))
     elif change.subject == "loader":
         held = list(_spans_like(spans, threads, lambda _: True, ("dataloader",)))
-        # Of a loader with workers only the wait goes; the thread still takes the batch over.
-        for thread in program.loader_known:
-            held[thread] = nowhere(threads)[thread]
+        # Of a loader with workers only the wait goes; the thread still takes the batch over. Which of the two its time
+        # is cannot be said if the pace is not known, so all of it goes at best.
+        for thread, is_known in program.loader_known.items():
+            held[thread] = nowhere(threads)[thread] if is_known else held[thread]
         _require(change, program.loader_known or any(times[0].size for times in held))
         return mine, held
     elif change.subject == "sync":

@@ -111,6 +111,7 @@ _TAKE_OVER = 0.05
 #: Smaller gains need no bounds of their own.
 _NO_GAIN = 0.01
 _TRAFFIC_UNKNOWN = "the recording does not say how much the memory of the device holds these kernels up"
+_WAIT_UNKNOWN = "the recording does not say how much of a fetch is waiting, and how much is taking the batch over"
 _PACE_UNKNOWN = "the step never waited for the data loader, so the loader's pace is not known"
 
 
@@ -144,8 +145,9 @@ def with_parts(program: Program, wanted: Sequence[Change]) -> tuple[dict[str, ob
         idle = graph.lengths(graph.run(changed(program, [change_of("host: free")])))
         low = min(low, step_ns * float(idle.sum()) / whole)
     is_gain = predicted < (1 - _NO_GAIN) * step_ns
-    if is_gain and not all(program.loader_known.values()) and "loader" not in {change.subject for change in wanted}:
-        high, reason = max(high, step_ns), _PACE_UNKNOWN
+    if is_gain and not all(program.loader_known.values()):
+        of_loader = any(change.subject == "loader" for change in wanted)
+        high, reason = max(high, step_ns), _WAIT_UNKNOWN if of_loader else _PACE_UNKNOWN
     if any(change.subject == "bandwidth" or change.change == "fused" for change in wanted):
         high, reason = max(high, step_ns), _TRAFFIC_UNKNOWN
     spent = _binding(graph, run, changes, int(np.argsort(recorded)[recorded.size // 2]))
