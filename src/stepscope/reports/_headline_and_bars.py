@@ -459,7 +459,7 @@ def _mean_gain(gains: Sequence[Gain]) -> Gain | None:
     first = next((gain for gain in gains if gain.reason), gains[0])
     ratio = 1 - means["predicted_ns"] / means["step_ns"] if means["step_ns"] else 0.0
     return Gain(first.question, means["step_ns"], means["predicted_ns"], ratio, means["low_ns"], means["high_ns"],
-                first.basis, first.reason)  # fmt: skip
+                first.basis, first.reason, first.binds_next)  # fmt: skip
 
 
 def _issues(summaries: Sequence[Summary]) -> pl.DataFrame:

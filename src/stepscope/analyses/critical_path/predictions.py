@@ -81,7 +81,7 @@ def predictions(
     wanted = [change_of(text) for text in (changes or "").splitlines() if text.strip()]
     rows = [scenario(program, wanted)] if wanted else standard(program)
     frame = PREDICTIONS.conform(pl.DataFrame(rows)) if rows else PREDICTIONS.empty()
-    return scaled(frame.sort("gain_ratio", descending=True, nulls_last=True), measured_ns)
+    return scaled(frame, measured_ns)
 
 
 def recorded_program(
@@ -102,8 +102,11 @@ _SPARE = (0.1, 0.9)
 #: Half the width of intervals at least, in relation to the step: so much differ two runs of the same program. Where a
 #: model stands for a part, such as for graphs, it is twice that.
 _LEAST_WIDTH = 0.03
+#: What a step may still take for batches of workers that a loader without workers never had: it takes them over.
+_TAKE_OVER = 0.05
 #: Smaller gains need no bounds of their own.
 _NO_GAIN = 0.01
+_TRAFFIC_UNKNOWN = "the recording does not say how much the memory of the device holds these kernels up"
 _PACE_UNKNOWN = "the step never waited for the data loader, so the loader's pace is not known"
 
 
@@ -124,12 +127,23 @@ def with_parts(program: Program, wanted: Sequence[Change]) -> tuple[dict[str, ob
     lengths = [graph.lengths(run), *(other.lengths(other.run(changes)) for other in variants)]
     whole = max(float(recorded[steady].sum()), 1.0)
     means = [step_ns * float(each[steady].sum()) / whole for each in lengths]
+    if all(change.factor is None or change.factor <= 1 for change in wanted):
+        # Less work makes nothing later. Only where steps are divided can move, by what the device lagged at the bounds.
+        means = [min(mean, step_ns) for mean in means]
     is_model = any(change.change == "graphs" for change in wanted)
     predicted, width = means[0], _width(recorded[steady]) * means[0] * (1 + is_model)
     low, high, reason = max(min(means) - width, 0.0), max(means) + width, None
+    if "loader" in {change.subject for change in wanted} and not program.loader_known:
+        high += _TAKE_OVER * predicted
+    if is_model and recorded.size == 1:
+        # What a single step does for the first time, such as loading code, cannot be separated from what each does.
+        idle = graph.lengths(graph.run(changed(program, [change_of("host: free")])))
+        low = min(low, step_ns * float(idle.sum()) / whole)
     is_gain = predicted < (1 - _NO_GAIN) * step_ns
     if is_gain and not all(program.loader_known.values()) and "loader" not in {change.subject for change in wanted}:
         high, reason = max(high, step_ns), _PACE_UNKNOWN
+    if any(change.subject == "bandwidth" or change.change == "fused" for change in wanted):
+        high, reason = max(high, step_ns), _TRAFFIC_UNKNOWN
     spent = _binding(graph, run, changes, int(np.argsort(recorded)[recorded.size // 2]))
     row: dict[str, object] = {
         "scenario": " + ".join(map(str, wanted)),
@@ -191,7 +205,8 @@ def _gain(row: Mapping[str, Any], wanted: Sequence[Change], step_ns: float) -> G
     scale = step_ns / row["step_ns"] if row["step_ns"] else 1.0
     predicted_ns, low_ns, high_ns = (scale * row[name] for name in ("predicted_ns", "low_ns", "high_ns"))
     question = "\n".join(map(str, wanted))
-    return Gain(question, step_ns, predicted_ns, row["gain_ratio"] or 0.0, low_ns, high_ns, row["basis"], row["reason"])
+    basis = row["basis"], row["reason"], row["binds_next"]
+    return Gain(question, step_ns, predicted_ns, row["gain_ratio"] or 0.0, low_ns, high_ns, *basis)
 
 
 def _concerns(change: Change, program: Program) -> bool:
@@ -279,20 +294,27 @@ def _width(lengths: Ints) -> float:
 #: Questions that are asked of every recording, if it has what they are about.
 _ALWAYS = (
     "launch: free", "launch: graphs", "loader: hidden", "sync: removed", "copies: free", "comm: free",
-    "comm: overlapped", "device: free", "host: free",
+    "comm: overlapped", "bandwidth: 2x", "device: fused", "device: free", "host: free",
 )  # fmt: skip
 _LARGEST = 5
-#: Subjects whose standard questions only bound what others can gain.
-_IMPOSSIBLE = frozenset({"device", "host"})
+#: Questions that only bound what others can gain.
+_LIMITS = ("device: free", "host: free")
 
 
 def standard(program: Program) -> list[dict[str, object]]:
-    """The rows of the standard questions that apply, and of the best two of them together: gains do not add up."""
-    asked = applicable(program)
-    rows = [scenario(program, wanted) for wanted in asked]
-    order = sorted(range(len(rows)), key=lambda i: -float(str(rows[i]["gain_ratio"] or 0.0)))
-    best = [asked[i] for i in order if not {change.subject for change in asked[i]} & _IMPOSSIBLE][:2]
+    """The rows of the standard questions that apply, and of the best two of them together: gains do not add up.
+
+    By gain: first what was replayed, then models and bounds, then limits that no change can reach. The pair is last.
+    """
+    asked = [(wanted, scenario(program, wanted)) for wanted in applicable(program)]
+    asked.sort(key=lambda one: (_group(one[1]), -float(str(one[1]["gain_ratio"] or 0.0))))
+    rows = [row for _, row in asked]
+    best = [wanted for wanted, row in asked if _group(row) == 0][:2]
     return [*rows, scenario(program, [*best[0], *best[1]])] if len(best) == 2 else rows
+
+
+def _group(row: Mapping[str, Any]) -> int:
+    return 2 if row["scenario"] in _LIMITS else int(row["basis"] == "modelled" or row["reason"] == _TRAFFIC_UNKNOWN)
 
 
 def applicable(program: Program) -> list[list[Change]]:
@@ -306,16 +328,32 @@ def questions(program: Program) -> Iterator[list[Change]]:
     lengths = pl.Series(work.end - work.start)
     names = spans["name"].gather(work.row)
     for name in _longest(map_names(names, _family, pl.String()), lengths):
-        yield [Change("kernel", rf"\b{re.escape(name)}\b", "2x")]
+        yield [Change("kernel", _pattern(name, names.unique(), rf"\b{re.escape(name)}\b"), "2x")]
     ops = of_spans(spans, spans["op_id"].gather(work.row), "name")
     if not work.row.size:
         is_op = pl.Series(spans["category"].gather(threads.row) == "operator")
         ops = spans["name"].gather(threads.row).filter(is_op)
         lengths = pl.Series(own_lengths(threads.start, threads.end, threads.parent)).filter(is_op)
+    known = spans.filter(pl.col("category") == "operator")["name"].unique()
     for name in _longest(ops.cast(pl.String), lengths):
-        yield [Change("op", f"^{re.escape(name)}$", "2x")]
+        yield [Change("op", _pattern(name, known, f"^{re.escape(name)}$"), "2x")]
     for text in _ALWAYS:
         yield [change_of(text)]
+
+
+def _pattern(name: str, known: pl.Series, exact: str) -> str:
+    """The shortest pattern for a name that matches the same of the `known` names as the exact one."""
+    wanted = known.cast(pl.String).drop_nulls()
+    matching = wanted.filter(wanted.str.contains(exact))
+    likely = wanted.filter(wanted.str.contains(name, literal=True)).to_list()
+    for pattern in (name, re.escape(name), f"{re.escape(name)}$"):
+        try:
+            search = re.compile(pattern).search
+        except re.error:
+            continue
+        if [one for one in likely if search(one)] == matching.to_list():
+            return pattern
+    return exact
 
 
 def _family(name: str) -> str:
