@@ -94,7 +94,11 @@ def recorded_program(
     devices = recorded_work(spans, tracks)
     within = RECORDING if steps.is_empty() else None
     windows, _ = path_windows(spans, tracks, steps, devices, threads, within=within, step=None)
-    return program_of(spans, tracks, ops, arrows, devices, threads, windows)
+    program = program_of(spans, tracks, ops, arrows, devices, threads, windows)
+    if program.work.call.size and (program.work.call < 0).all():
+        # The device would then seem to need nothing of the host, nor the host anything of the device.
+        raise MissingTable("the calls that queued the device's work", needed_by="predictions", topic="host")
+    return program
 
 
 #: Quantiles of the lags of dependencies that held nothing up: the median for the prediction, these for its interval.
@@ -126,7 +130,7 @@ def with_parts(program: Program, wanted: Sequence[Change]) -> tuple[dict[str, ob
     variants = [replace(graph, spare=spare) for spare in _SPARE]
     lengths = [graph.lengths(run), *(other.lengths(other.run(changes)) for other in variants)]
     whole = max(float(recorded[steady].sum()), 1.0)
-    means = [step_ns * float(each[steady].sum()) / whole for each in lengths]
+    means = [step_ns * (float(each[steady].sum()) / whole) for each in lengths]
     if all(change.factor is None or change.factor <= 1 for change in wanted):
         # Less work makes nothing later. Only where steps are divided can move, by what the device lagged at the bounds.
         means = [min(mean, step_ns) for mean in means]
@@ -202,11 +206,14 @@ def near_median_program(
 
 
 def _gain(row: Mapping[str, Any], wanted: Sequence[Change], step_ns: float) -> Gain:
-    scale = step_ns / row["step_ns"] if row["step_ns"] else 1.0
-    predicted_ns, low_ns, high_ns = (scale * row[name] for name in ("predicted_ns", "low_ns", "high_ns"))
+    # Of a step that is longer than the replayed ones, the change concerns no more than it did there.
+    scale = min(step_ns / row["step_ns"], 1.0) if row["step_ns"] else 1.0
+    times = (row[name] for name in ("predicted_ns", "low_ns", "high_ns"))
+    predicted_ns, low_ns, high_ns = (step_ns - scale * (row["step_ns"] - ns) for ns in times)
     question = "\n".join(map(str, wanted))
     basis = row["basis"], row["reason"], row["binds_next"]
-    return Gain(question, step_ns, predicted_ns, row["gain_ratio"] or 0.0, low_ns, high_ns, *basis)
+    gained = 1 - predicted_ns / step_ns if step_ns else 0.0
+    return Gain(question, step_ns, predicted_ns, gained, low_ns, high_ns, *basis)
 
 
 def _concerns(change: Change, program: Program) -> bool:
@@ -341,12 +348,17 @@ def questions(program: Program) -> Iterator[list[Change]]:
         yield [change_of(text)]
 
 
+#: Longer names are shortened, if enough of them is left to say which is meant.
+_READABLE = 24
+
+
 def _pattern(name: str, known: pl.Series, exact: str) -> str:
     """The shortest pattern for a name that matches the same of the `known` names as the exact one."""
     wanted = known.cast(pl.String).drop_nulls()
     matching = wanted.filter(wanted.str.contains(exact))
-    likely = wanted.filter(wanted.str.contains(name, literal=True)).to_list()
-    for pattern in (name, re.escape(name), f"{re.escape(name)}$"):
+    short = [name[: end.start()] for end in re.finditer("_", name) if end.start() >= _READABLE]
+    likely = wanted.filter(wanted.str.contains(min(short, key=len, default=name), literal=True)).to_list()
+    for pattern in (*short, name, re.escape(name), f"{re.escape(name)}$"):
         try:
             search = re.compile(pattern).search
         except re.error:

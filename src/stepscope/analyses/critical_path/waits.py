@@ -29,6 +29,7 @@ from stepscope.core.intervals import Bools, Intervals, Ints, covered, union
 from stepscope.core.names import is_sync_call, map_names
 
 _STREAM_SYNC = "stream sync"
+_READS = re.compile(r"^(?:aten::)?(?:_local_scalar_dense|nonzero|masked_select|_unique2)$")
 #: `until` is when the thread became active again, `busy` when the source was last active.
 _HANDOFF = ("thread", "source", "at", "since", "until", "busy")
 
@@ -53,6 +54,8 @@ def waits(spans: pl.DataFrame, tracks: pl.DataFrame, threads: Threads, work: Wor
     before, or on its stream only if the recorder names the stream.
     """
     rows = calls_like(spans, is_sync_call)
+    if not rows.size:  # the recorder leaves calls of the runtime out, or gives them other names
+        rows = _reading_operators(spans)
     lanes = spans["track_id"].gather(rows).cast(pl.Int64).to_numpy()
     on_thread = threads.codes(lanes) >= 0
     rows, lanes = rows[on_thread], lanes[on_thread]
@@ -65,6 +68,14 @@ def waits(spans: pl.DataFrame, tracks: pl.DataFrame, threads: Threads, work: Wor
     copied = _copies(work)
     pairs = ((getattr(synced, name), getattr(copied, name)) for name in Waits.__slots__)
     return Waits(*(np.concatenate(pair) for pair in pairs))
+
+
+def _reading_operators(spans: pl.DataFrame) -> Ints:
+    """Rows of the operators that need a value from the device, so that they wait for it."""
+    rows = np.flatnonzero((spans["category"] == "operator").to_numpy())
+    reads = map_names(spans["name"].gather(rows), lambda name: _READS.search(name) is not None, pl.Boolean())
+    result: Ints = rows[reads.to_numpy()]
+    return result
 
 
 def _times(spans: pl.DataFrame, rows: Ints) -> tuple[Ints, Ints]:
