@@ -438,7 +438,8 @@ def _finding(summaries: Sequence[Summary], of_rank: dict[int, Cost], whole_ns: i
     gain = _mean_gain([c.gain for c in of_rank.values() if c.gain is not None])
     if gain is not None:
         at = next((i for i, detail in enumerate(details) if detail.startswith("→")), len(details))
-        details.insert(at, gain_text(gain, "Twice as fast" if gain.question.endswith(": 2x") else "Fixing it"))
+        what = "Twice as fast" if gain.question.endswith(": 2x") else "Without it" if cost.kind == TALK else "Fixing it"
+        details.insert(at, gain_text(gain, what))
     return Finding(
         title=cost.title,
         details=tuple(details),
@@ -459,7 +460,7 @@ def _mean_gain(gains: Sequence[Gain]) -> Gain | None:
     first = next((gain for gain in gains if gain.reason), gains[0])
     ratio = 1 - means["predicted_ns"] / means["step_ns"] if means["step_ns"] else 0.0
     return Gain(first.question, means["step_ns"], means["predicted_ns"], ratio, means["low_ns"], means["high_ns"],
-                first.basis, first.reason)  # fmt: skip
+                first.basis, first.reason, first.binds_next)  # fmt: skip
 
 
 def _issues(summaries: Sequence[Summary]) -> pl.DataFrame:

@@ -188,7 +188,8 @@ def gain_text(gain: Gain, what: str) -> str:
         return f"{'−' if ns <= gain.step_ns else '+'}{percent(abs(1 - ns / gain.step_ns))}"
 
     if abs(gain.gain_ratio) < _NO_GAIN:
-        return f"{what}: saves less than {percent(_NO_GAIN)} of the step, which something else holds up"
+        instead = f": the {gain.binds_next} holds it up" if gain.binds_next in ("host", "data loader") else ""
+        return f"{what}: saves less than {percent(_NO_GAIN)} of the step{instead}"
     lead = f"{duration(gain.step_ns)} → {duration(gain.predicted_ns)}, {change(gain.predicted_ns)}"
     if gain.reason:
         return f"{what}: at best {lead}, as {gain.reason}"

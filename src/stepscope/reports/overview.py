@@ -208,7 +208,7 @@ _MENDED = {
     "idle data_loading": ("loader: hidden",),
     "loading": ("loader: hidden",),
     "idle sync": ("sync: removed",),
-    "idle launching": ("launch: free",),
+    "idle launching": ("launch: graphs",),
     "memcpy": ("copies: free",),
 }
 
@@ -217,12 +217,12 @@ def _mended(kind: str, *, has_device: bool) -> tuple[str, ...]:
     """The changes that mend a cost of this kind; none if it is not known what would."""
     subject, _, name = kind.partition(" ")
     if kind == TALK:
-        return ("comm: overlapped",) if has_device else ("comm: free",)
+        return ("comm: free",)
     if subject == "compute":
         classes = [one for one in KERNEL_CLASSES if one != "collective"]  # that is no computation
         return tuple(f"class {one}: 2x" for one in classes if group_of(one) == name)
     if subject == "operator":
-        return (f"op ~ ^{re.escape(name)}$: 2x",)
+        return (f"self ~ ^{re.escape(name)}$: 2x",)
     return _MENDED.get(kind, ())
 
 

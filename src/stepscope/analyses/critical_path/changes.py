@@ -12,7 +12,7 @@ import polars as pl
 
 from stepscope.analyses.common.device_work import COMMUNICATION, COMPUTATION, MEMCPY
 from stepscope.analyses.critical_path.longest_path import KIND_CODE, KINDS, divided, kinds_of
-from stepscope.analyses.critical_path.replay import COPY, QUEUE, SYNC, Changes, Program, unchanged
+from stepscope.analyses.critical_path.replay import COPY, GUESSED, QUEUE, SYNC, Changes, Program, unchanged
 from stepscope.analyses.critical_path.threads import LONG_AGO, Threads
 from stepscope.analyses.critical_path.work import WAITS, Work
 from stepscope.core.errors import StepscopeError
@@ -127,6 +127,18 @@ def _of_kinds(
         yield union(start[mine], end[mine])
 
 
+def _innermost_like(spans: pl.DataFrame, threads: Threads, matches: Callable[[str], bool]) -> Iterator[Intervals]:
+    """The times at which an operator of such a name is innermost on each thread."""
+    whole = threads.start.min(keepdims=True), threads.end.max(keepdims=True)
+    for thread in range(threads.track.size):
+        _, row, start, end = divided(threads, thread, whole)
+        own = np.flatnonzero(row >= 0)
+        names = spans["name"].gather(row[own])
+        is_op = (spans["category"].gather(row[own]) == "operator").to_numpy()
+        mine = own[map_names(names, matches, pl.Boolean()).to_numpy() & is_op]
+        yield union(start[mine], end[mine])
+
+
 def _spans_like(
     spans: pl.DataFrame, threads: Threads, matches: Callable[[str], bool], categories: Sequence[str] = ()
 ) -> Iterator[Intervals]:
@@ -143,6 +155,7 @@ def _spans_like(
 SUBJECTS = {
     "kernel": ("2x", "removed"),
     "op": ("2x", "removed"),
+    "self": ("2x", "removed"),
     "class": ("2x", "removed"),
     "range": ("2x", "removed"),
     "launch": ("2x", "free", "graphs"),
@@ -156,7 +169,7 @@ SUBJECTS = {
 }
 #: The subject that several ranks have, and none alone.
 OF_RANKS = "ranks"
-_NAMED = {"kernel": "~ REGEX", "op": "~ REGEX", "class": "NAME", "range": "NAME"}
+_NAMED = {"kernel": "~ REGEX", "op": "~ REGEX", "self": "~ REGEX", "class": "NAME", "range": "NAME"}
 _CHANGE = re.compile(r"\s*(?P<subject>[a-z]+)\s*(?P<name>.*?)\s*:\s*(?P<change>[^:]+?)\s*", re.DOTALL)
 _TIMES = re.compile(r"(?P<times>\d+(?:\.\d*)?|\.\d+)\s*(?:x|×)")
 #: Words for a factor of 0.
@@ -181,7 +194,7 @@ class Change:
         return 0.0 if self.change in _GONE else None
 
     def __str__(self) -> str:
-        joint = " ~ " if self.subject in ("kernel", "op") else " " if self.name else ""
+        joint = " ~ " if _NAMED.get(self.subject) == "~ REGEX" else " " if self.name else ""
         return f"{self.subject}{joint}{self.name}: {self.change}"
 
 
@@ -238,7 +251,7 @@ def _with(program: Program, changes: Changes, change: Change, taken: Bools) -> t
     mine, held = _concerned(program, change)
     gone = 0.0 if factor is None else factor
     if change.subject == "sync":
-        stopped = (*changes.without_waiting, SYNC, COPY)
+        stopped = (*changes.without_waiting, SYNC, COPY, GUESSED)
         return replace(changes, without_waiting=stopped, host=_on_host(changes, held, gone)), mine
     if change.subject == "loader":
         changes = replace(changes, loader=gone)
@@ -269,13 +282,17 @@ def _concerned(program: Program, change: Change) -> tuple[Bools, list[Intervals]
         categories = ("operator",) if change.subject == "op" else ("user_range", "module", "python", "step")
         held = list(_spans_like(spans, threads, matches, categories))
         mine = called_within(work, held)
+    elif change.subject == "self":
+        held = list(_innermost_like(spans, threads, searched(change.name, _CHANGE_HINT)))
     elif change.subject == "launch":
         held = list(_spans_like(spans, threads, is_launch_call, ("runtime", "driver")))
     elif change.subject == "loader":
         held = list(_spans_like(spans, threads, lambda _: True, ("dataloader",)))
-        # Of a loader with workers only the wait goes; the thread still takes the batch over.
-        for thread in program.loader_known:
-            held[thread] = nowhere(threads)[thread]
+        # Of a loader with workers only the wait goes; the thread still takes the batch over. What is which may not be
+        # known: then all of it may go.
+        for thread, is_known in program.loader_known.items():
+            if is_known:
+                held[thread] = nowhere(threads)[thread]
         _require(change, program.loader_known or any(times[0].size for times in held))
         return mine, held
     elif change.subject == "sync":

@@ -25,10 +25,11 @@ from stepscope.analyses.critical_path.replay import (
     positions,
     program_of,
 )
-from stepscope.analyses.critical_path.threads import host_threads
+from stepscope.analyses.critical_path.threads import LONG_AGO, host_threads
 from stepscope.analyses.critical_path.windows import RECORDING, path_windows
+from stepscope.analyses.critical_path.work import NOTHING
 from stepscope.core.errors import MissingTable, StepscopeError
-from stepscope.core.intervals import Ints, own_lengths
+from stepscope.core.intervals import Ints, covered, own_lengths
 from stepscope.core.names import map_names
 from stepscope.core.report import Gain
 from stepscope.core.schema import ARROWS, DEVICE_WORK, OPS, STEPS, Column, Table
@@ -105,6 +106,7 @@ _LEAST_WIDTH = 0.03
 #: Smaller gains need no bounds of their own.
 _NO_GAIN = 0.01
 _PACE_UNKNOWN = "the step never waited for the data loader, so the loader's pace is not known"
+_WAIT_UNKNOWN = "fetching a batch may be waiting for it or taking it over: the recording does not say"
 
 
 def scenario(program: Program, wanted: Sequence[Change]) -> dict[str, object]:
@@ -120,16 +122,20 @@ def with_parts(program: Program, wanted: Sequence[Change]) -> tuple[dict[str, ob
     run = graph.run(changes)
     # What was queued before the recording shortens the first steps of a replay, so the later ones are measured.
     steady = slice(recorded.size // 2, None)
-    variants = [replace(graph, spare=spare) for spare in _SPARE]
-    lengths = [graph.lengths(run), *(other.lengths(other.run(changes)) for other in variants)]
-    whole = max(float(recorded[steady].sum()), 1.0)
-    means = [step_ns * float(each[steady].sum()) / whole for each in lengths]
+    lengths, whole = graph.lengths(run), max(float(recorded[steady].sum()), 1.0)
+    most = _most_saved(program, changes)
+    means = [_within_reason(step_ns, step_ns * float(lengths[steady].sum()) / whole, most)]
+    if means[0] < (1 - _NO_GAIN) * step_ns:
+        for other in (replace(graph, spare=spare) for spare in _SPARE):
+            lengths = other.lengths(other.run(changes))
+            means.append(_within_reason(step_ns, step_ns * float(lengths[steady].sum()) / whole, most))
     is_model = any(change.change == "graphs" for change in wanted)
     predicted, width = means[0], _width(recorded[steady]) * means[0] * (1 + is_model)
     low, high, reason = max(min(means) - width, 0.0), max(means) + width, None
     is_gain = predicted < (1 - _NO_GAIN) * step_ns
-    if is_gain and not all(program.loader_known.values()) and "loader" not in {change.subject for change in wanted}:
-        high, reason = max(high, step_ns), _PACE_UNKNOWN
+    if is_gain and not all(program.loader_known.values()):
+        of_loader = "loader" in {change.subject for change in wanted}
+        high, reason = max(high, step_ns), _WAIT_UNKNOWN if of_loader else _PACE_UNKNOWN
     spent = _binding(graph, run, changes, int(np.argsort(recorded)[recorded.size // 2]))
     row: dict[str, object] = {
         "scenario": " + ".join(map(str, wanted)),
@@ -144,6 +150,33 @@ def with_parts(program: Program, wanted: Sequence[Change]) -> tuple[dict[str, ob
         "reason": reason,
     }
     return row, spent
+
+
+def _most_saved(program: Program, changes: Changes) -> float:
+    """The time that the changes take away from a mean step: its work, its host time and its waits, in ns.
+
+    No step can gain more, as its longest path loses no more than what is taken away.
+    """
+    work, held, moments, windows = program.work, program.graph.held, program.graph.moments, program.windows
+    took, gaps = work.end - work.start, np.where(held.by == NOTHING, 0, work.start - held.at)
+    saved = ((1 - changes.work) * took).sum() + ((1 - changes.waits[held.wait]) * np.maximum(gaps, 0)).sum()
+    if changes.detached is not None:
+        saved += took[changes.detached].sum()
+    waited = np.where(moments.since == LONG_AGO, 0, moments.at - moments.since)
+    saved += np.minimum(waited, (1 - changes.loader) * moments.lag)[moments.kind == LOADER].sum()
+    saved += waited[np.isin(moments.kind, changes.without_waiting)].sum()
+    for on_thread in changes.host:
+        for factor, times in on_thread:
+            saved += (1 - factor) * covered(times, windows.begin, windows.end).sum()
+    return float(saved) / max(windows.low.size, 1)
+
+
+def _within_reason(step_ns: float, predicted_ns: float, most_ns: float) -> float:
+    """The prediction, which saves no more than that. Ends of a replay can say otherwise, where few steps are replayed.
+
+    A negative `most_ns` is a change that adds time.
+    """
+    return min(max(predicted_ns, step_ns - most_ns), step_ns) if most_ns >= 0 else predicted_ns
 
 
 def of_ratio(wanted: Change, step_ns: float, ratio: float) -> dict[str, object]:
@@ -168,7 +201,7 @@ def gains(
 ) -> list[Gain | None]:
     """What each question, a few changes as text, is worth for a step of this length; None where nothing was recorded.
 
-    The median step and its neighbours are replayed.
+    The median step and those around it are replayed. Without steps the gain is the time that is saved of the whole.
 
     Units: ns. Raises MissingTable (no host side).
     """
@@ -176,7 +209,8 @@ def gains(
         return []
     program = near_median_program(spans, tracks, steps, ops, arrows)
     asked = ([change for text in texts if _concerns(change := change_of(text), program)] for texts in questions)
-    return [_gain(scenario(program, wanted), wanted, step_ns) if wanted else None for wanted in asked]
+    rows = ((scenario(program, wanted), wanted) if wanted else None for wanted in asked)
+    return [None if row is None else _gain(*row, step_ns, is_step=not steps.is_empty()) for row in rows]
 
 
 def near_median_program(
@@ -187,11 +221,13 @@ def near_median_program(
     return recorded_program(spans, tracks, steps, ops.join(spans, on="span_id", how="semi"), arrows)
 
 
-def _gain(row: Mapping[str, Any], wanted: Sequence[Change], step_ns: float) -> Gain:
-    scale = step_ns / row["step_ns"] if row["step_ns"] else 1.0
-    predicted_ns, low_ns, high_ns = (scale * row[name] for name in ("predicted_ns", "low_ns", "high_ns"))
+def _gain(row: Mapping[str, Any], wanted: Sequence[Change], step_ns: float, *, is_step: bool) -> Gain:
+    scale = step_ns / row["step_ns"] if row["step_ns"] and is_step else 1.0
+    rest_ns = 0.0 if is_step else step_ns - row["step_ns"]  # of the recording, before and after what is replayed
+    predicted_ns, low_ns, high_ns = (rest_ns + scale * row[name] for name in ("predicted_ns", "low_ns", "high_ns"))
+    ratio = 1 - predicted_ns / step_ns if step_ns else 0.0
     question = "\n".join(map(str, wanted))
-    return Gain(question, step_ns, predicted_ns, row["gain_ratio"] or 0.0, low_ns, high_ns, row["basis"], row["reason"])
+    return Gain(question, step_ns, predicted_ns, ratio, low_ns, high_ns, row["basis"], row["reason"], row["binds_next"])
 
 
 def _concerns(change: Change, program: Program) -> bool:
@@ -203,23 +239,23 @@ def _concerns(change: Change, program: Program) -> bool:
     return True
 
 
-#: Steps around the median one that a quick answer replays, on either side.
-_NEIGHBOURS = 1
+#: A quick answer replays the step of median length and so many around it that all together have so many spans.
+_LEAST_STEPS, _QUICK_SPANS = 3, 20_000
 
 
 def near_median(spans: pl.DataFrame, steps: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The spans and steps of the step of median length and of its neighbours; all if there are no more steps.
+    """The spans and steps of the step of median length and of those around it; all if the recording is small.
 
     Device work counts where it was queued, and what ran when the first step began is part of it.
     """
-    n = 2 * _NEIGHBOURS + 1
+    n = max(_LEAST_STEPS, _QUICK_SPANS * steps.height // max(spans.height, 1))
     if steps.height <= n:
         return spans, steps
     steps = steps.sort("ts_ns")
     rank = steps["rank"][int(steps["dur_ns"].arg_sort()[steps.height // 2])]
     steps = steps.filter(pl.col("rank").eq_missing(pl.lit(rank, pl.Int32)))
     middle = int(steps["dur_ns"].arg_sort()[steps.height // 2])
-    first = min(max(middle - _NEIGHBOURS, 0), max(steps.height - n, 0))
+    first = min(max(middle - n // 2, 0), max(steps.height - n, 0))
     steps = steps.slice(first, n)
     low, high = steps["ts_ns"][0], steps["ts_ns"][-1] + steps["dur_ns"][-1]
     is_work = pl.col("category").is_in(DEVICE_WORK)
