@@ -213,7 +213,7 @@ _MENDED = {
 }
 
 
-def _mended(kind: str, *, has_device: bool) -> tuple[str, ...]:
+def _mended(kind: str) -> tuple[str, ...]:
     """The changes that mend a cost of this kind; none if it is not known what would."""
     subject, _, name = kind.partition(" ")
     if kind == TALK:
@@ -228,8 +228,7 @@ def _mended(kind: str, *, has_device: bool) -> tuple[str, ...]:
 
 def _with_gains(trace: Trace, costs: Sequence[Cost], step_ns: float) -> list[Cost]:
     """The costs with what it is worth to mend each, in relation to a mean step of this length."""
-    has_device = bool(trace.spans["category"].is_in(DEVICE_WORK).any())
-    kinds = {cost.kind: _mended(cost.kind, has_device=has_device) for cost in costs}
+    kinds = {cost.kind: _mended(cost.kind) for cost in costs}
     questions = {kind: changes for kind, changes in kinds.items() if changes}
     try:
         answers = gains(

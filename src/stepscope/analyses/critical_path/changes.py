@@ -277,22 +277,13 @@ def _concerned(program: Program, change: Change) -> tuple[Bools, list[Intervals]
     if change.subject in ("kernel", "class"):
         matches = searched(change.name, _CHANGE_HINT) if change.subject == "kernel" else _is_of_class(change.name)
         mine = map_names(names, matches, pl.Boolean()).to_numpy() & (work.sort != MEMCPY)
-    elif change.subject in ("op", "range"):
-        matches = searched(change.name, _CHANGE_HINT) if change.subject == "op" else _is_named(change.name)
-        categories = ("operator",) if change.subject == "op" else ("user_range", "module", "python", "step")
-        held = list(_spans_like(spans, threads, matches, categories))
+    elif change.subject in ("op", "range", "self"):
+        held = list(_named_on_host(program, change))
         mine = called_within(work, held)
-    elif change.subject == "self":
-        held = list(_innermost_like(spans, threads, searched(change.name, _CHANGE_HINT)))
     elif change.subject == "launch":
         held = list(_spans_like(spans, threads, is_launch_call, ("runtime", "driver")))
     elif change.subject == "loader":
-        held = list(_spans_like(spans, threads, lambda _: True, ("dataloader",)))
-        # Of a loader with workers only the wait goes; the thread still takes the batch over. What is which may not be
-        # known: then all of it may go.
-        for thread, is_known in program.loader_known.items():
-            if is_known:
-                held[thread] = nowhere(threads)[thread]
+        held = _fetches(program)
         _require(change, program.loader_known or any(times[0].size for times in held))
         return mine, held
     elif change.subject == "sync":
@@ -311,6 +302,33 @@ def _concerned(program: Program, change: Change) -> tuple[Bools, list[Intervals]
         mine = np.ones(work.row.size, np.bool_)
     _require(change, mine.any() or any(times[0].size for times in held))
     return mine, held
+
+
+def _fetches(program: Program) -> list[Intervals]:
+    """The times that threads spend on getting batches, as far as they may go.
+
+    Of a loader with workers only the wait goes; the thread still takes the batch over. What is which may not be known:
+    then all of it may go.
+    """
+    threads = program.threads
+    held = list(_spans_like(program.spans, threads, lambda _: True, ("dataloader",)))
+    for thread, is_known in program.loader_known.items():
+        if is_known:
+            held[thread] = nowhere(threads)[thread]
+    return held
+
+
+def _named_on_host(program: Program, change: Change) -> Iterator[Intervals]:
+    """The times on each thread of the operators or ranges that a change names."""
+    spans, threads = program.spans, program.threads
+    if change.subject == "range":
+        return _spans_like(spans, threads, _is_named(change.name), ("user_range", "module", "python", "step"))
+    matches = searched(change.name, _CHANGE_HINT)
+    return (
+        _innermost_like(spans, threads, matches)
+        if change.subject == "self"
+        else _spans_like(spans, threads, matches, ("operator",))
+    )
 
 
 def _captured(program: Program) -> list[Intervals]:

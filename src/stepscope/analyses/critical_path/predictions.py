@@ -107,6 +107,13 @@ _LEAST_WIDTH = 0.03
 _NO_GAIN = 0.01
 _PACE_UNKNOWN = "the step never waited for the data loader, so the loader's pace is not known"
 _WAIT_UNKNOWN = "fetching a batch may be waiting for it or taking it over: the recording does not say"
+_CALLS_UNKNOWN = "the recording does not say which calls queued the work of the device"
+
+
+def _is_queued_by_nobody(program: Program) -> bool:
+    """Whether the calls of most device work are not recorded: then nothing says what it waited for."""
+    took = program.work.end - program.work.start
+    return bool(2 * took[program.work.call < 0].sum() > took.sum())
 
 
 def scenario(program: Program, wanted: Sequence[Change]) -> dict[str, object]:
@@ -131,11 +138,14 @@ def with_parts(program: Program, wanted: Sequence[Change]) -> tuple[dict[str, ob
             means.append(_within_reason(step_ns, step_ns * float(lengths[steady].sum()) / whole, most))
     is_model = any(change.change == "graphs" for change in wanted)
     predicted, width = means[0], _width(recorded[steady]) * means[0] * (1 + is_model)
-    low, high, reason = max(min(means) - width, 0.0), max(means) + width, None
-    is_gain = predicted < (1 - _NO_GAIN) * step_ns
-    if is_gain and not all(program.loader_known.values()):
+    if is_unknown := _is_queued_by_nobody(program) and ((changes.work != 1).any() or changes.detached is not None):
+        predicted = means[0] = max(step_ns - most, 0.0)
+    low, high = max(min(means) - width, 0.0), max(means) + width
+    reason = _CALLS_UNKNOWN if is_unknown else None
+    if predicted < (1 - _NO_GAIN) * step_ns and not (is_unknown or all(program.loader_known.values())):
         of_loader = "loader" in {change.subject for change in wanted}
-        high, reason = max(high, step_ns), _WAIT_UNKNOWN if of_loader else _PACE_UNKNOWN
+        reason = _WAIT_UNKNOWN if of_loader else _PACE_UNKNOWN
+    high = max(high, step_ns) if reason else high
     spent = _binding(graph, run, changes, int(np.argsort(recorded)[recorded.size // 2]))
     row: dict[str, object] = {
         "scenario": " + ".join(map(str, wanted)),

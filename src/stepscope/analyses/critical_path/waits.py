@@ -56,7 +56,7 @@ def waits(spans: pl.DataFrame, tracks: pl.DataFrame, threads: Threads, work: Wor
     """
     rows = calls_like(spans, is_sync_call)
     is_noted = rows.size > 0
-    rows = rows if is_noted else _sync_operators(spans, threads)
+    rows = rows if is_noted or not work.row.size else _sync_operators(spans, threads)
     lanes = spans["track_id"].gather(rows).cast(pl.Int64).to_numpy()
     on_thread = threads.codes(lanes) >= 0
     rows, lanes = rows[on_thread], lanes[on_thread]
