@@ -53,6 +53,11 @@ SQL = (
     "SELECT s.name, sum(s.dur_ns) FROM spans s JOIN kernels k USING (span_id) GROUP BY 1",
     'SELECT * FROM "step-breakdown"',
 )
+CHANGES = (
+    "class gemm: 2x", "class gemm: removed", "kernel ~ .: 1e9x", "op ~ .: removed", "range forward: 2x", "launch: free",
+    "launch: graphs", "loader: hidden", "sync: removed", "copies: free", "comm: overlapped", "host: free",
+    "device: free", "ranks: no stragglers",
+)  # fmt: skip
 OPEN = "open"
 _REQUESTS = (
     "", "timeline", "compare?a=0&b=1", "tables", "sql", "sql?q=SELECT+count(*)+FROM+spans", "download/kernels.csv",
@@ -90,7 +95,7 @@ def questions(paths: list[str], base: Path) -> Iterator[Question]:
         yield f"figure {name}", partial(_figure, trace, name)
     yield "report", partial(_rendered, run)
     yield "report with the base", partial(_rendered, run_of(*paths, str(base)))
-    for query in (*SQL, *(f'SELECT * FROM "{name}" ORDER BY 1 LIMIT 100' for name in TABLES)):
+    for query in (*SQL, *_of_rows(run)):
         yield f"sql {query[:40]}", partial(stepscope.sql, run, query)
     yield "compare with itself", lambda: str(stepscope.compare(one, one))
     yield "compare with the base", lambda: str(stepscope.compare(sound, one))
@@ -106,6 +111,21 @@ def questions(paths: list[str], base: Path) -> Iterator[Question]:
             yield f"page /{address}", partial(_requested, client, address)
 
 
+def _of_rows(run: Run) -> Iterator[str]:
+    """A query for each table that has rows or cannot be read, and one for all that are empty."""
+    empty = []
+    for name in TABLES:
+        try:
+            n_rows = sum(trace.table(name).height for trace in run)
+        except StepscopeError:
+            n_rows = 1
+        if n_rows:
+            yield f'SELECT * FROM "{name}" ORDER BY 1 LIMIT 100'
+        else:
+            empty.append(f'SELECT count(*) FROM "{name}"')
+    yield " UNION ALL ".join(empty)
+
+
 def _of_tables(run: Run, both: Run) -> Iterator[Question]:
     for name, kind in tables.names():
         subject = both if kind == "comparison" else run
@@ -117,6 +137,8 @@ def _of_tables(run: Run, both: Run) -> Iterator[Question]:
                     f"show {name} {option.name}={value}",
                     partial(stepscope.show, subject, name, **{option.name: value}),
                 )
+    for change in CHANGES:
+        yield f"predict {change}", partial(stepscope.predict, run, change, measured_step="2ms")
 
 
 def _values(option: Option) -> tuple[Any, ...]:

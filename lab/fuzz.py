@@ -169,7 +169,9 @@ def _start(
     command += ["--also", str(given.also), *["--only"] * given.only] if given.also else []
     command += ["--meaning", "--share", str(given.share), "--seeds", given.seeds] if given.meaning else []
     with out.open("wb") as file, (folder / f"{first}.err").open("wb") as errors:
-        return subprocess.Popen(command, stdout=file, stderr=errors), first, n, out
+        # The files are small: threads of Polars would only get in each other's way.
+        environment = {"POLARS_MAX_THREADS": "1", **os.environ}
+        return subprocess.Popen(command, stdout=file, stderr=errors, env=environment), first, n, out
 
 
 def _collect(tally: Tally, process: subprocess.Popen[bytes], first: int, n: int, out: Path) -> list[tuple[int, int]]:

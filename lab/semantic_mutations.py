@@ -13,6 +13,7 @@ import gzip
 import io
 import json
 import math
+import pickle
 import re
 import shutil
 import sqlite3
@@ -74,7 +75,8 @@ def write_mutated(seed: Path, folder: Path, random: Random) -> list[str]:
         return [str(stored_mutations.write_mutated(seed, folder, random))]
     if seed.is_dir():
         shutil.copytree(seed, folder, dirs_exist_ok=True)
-        for path in random.sample(files := sorted(folder.iterdir()), min(len(files), random.choice((1, 1, 2, 9)))):
+        files = sorted(path for path in folder.rglob("*") if path.is_file())
+        for path in random.sample(files, min(len(files), random.choice((1, 1, 2, 9)))):
             _mutate(path, path, random)
         return [str(folder)]
     path = folder / seed.name.removesuffix(".gz")
@@ -104,13 +106,25 @@ def _read(path: Path) -> bytes:
 
 
 def _decoder_of(path: Path) -> Callable[[Path], Lists] | None:
-    name = path.name.removesuffix(".gz")
+    name = re.sub(r"trace_rank_\w+$", ".dump", path.name.removesuffix(".gz"))
     return next((decoder for ending, decoder in _DECODERS.items() if name.endswith(ending)), None)
 
 
 def _json(path: Path, magic: bytes = b"") -> Lists:
     """Every list of objects, and every object inside those, by where they are."""
-    document = json.loads(_read(path)[len(magic) :], strict=False)
+    return _objects(
+        json.loads(_read(path)[len(magic) :], strict=False),
+        lambda document: magic + json.dumps(document).encode("utf-8", "surrogatepass"),
+    )
+
+
+def _pickle(path: Path) -> Lists:
+    """The same of a pickle. Seeds are files of our own, or of recorders that we ran."""
+    document = pickle.loads(_read(path))
+    return _objects(document, lambda changed: pickle.dumps(changed, protocol=2))
+
+
+def _objects(document: Any, pack: Callable[[Any], bytes]) -> Lists:
     if isinstance(document, list) and all(isinstance(event, dict) and "ph" in event for event in document):
         document = {"traceEvents": document}
     is_chrome = isinstance(document, dict) and isinstance(document.get("traceEvents"), list)
@@ -123,10 +137,11 @@ def _json(path: Path, magic: bytes = b"") -> Lists:
     if is_chrome:
         rows["traceEvents"] = document["traceEvents"]  # the very list, so that rows can come and go
 
-    def write(target: Path) -> None:
-        target.write_bytes(magic + json.dumps(document).encode("utf-8", "surrogatepass"))
-
-    return Lists({name: some for name, some in rows.items() if some}, write, document if is_chrome else None)
+    return Lists(
+        {name: some for name, some in rows.items() if some},
+        lambda target: target.write_bytes(pack(document)) and None,
+        document if is_chrome else None,
+    )
 
 
 def _walk(value: Any, at: str, rows: dict[str, Rows]) -> None:
@@ -338,7 +353,7 @@ def _bits(value: Any, n: int) -> int:
 _DECODERS: dict[str, Callable[[Path], Lists]] = {
     ".json": _json, ".hatchet": _json, ".csv": _csv, ".tsv": _csv, ".txt": _text, ".log": _text,
     ".sqlite": _database, ".db": _database, ".rpd": _database, ".pb": _protobuf, ".ring": _ring,
-    ".pftrace": _protobuf, ".ncu-rep": partial(_json, magic=b"NVR\0"),
+    ".pftrace": _protobuf, ".pickle": _pickle, ".dump": _pickle, ".ncu-rep": partial(_json, magic=b"NVR\0"),
 }  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import pickle
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,7 +27,7 @@ T0 = 1_700_000_000_000_000_000
 @contextmanager
 def _literal_files() -> Iterator[None]:
     """Within it, the literal files of the readers' tests can be imported."""
-    folders = [str(TESTS / folder) for folder in ("", "recorded", "nsight")]
+    folders = [str(TESTS / folder) for folder in ("..", "", "recorded", "nsight")]
     sys.path[:0] = folders
     try:
         yield
@@ -41,6 +42,7 @@ def write_all(target: Path) -> dict[str, Path]:
     def put(name: str, file: str, content: str | bytes) -> Path:
         (target / name).mkdir(parents=True, exist_ok=True)
         path = target / name / file
+        path.parent.mkdir(exist_ok=True)
         path.write_bytes(content.encode() if isinstance(content, str) else content)
         seeds[name] = target / name
         return path
@@ -54,6 +56,7 @@ def write_all(target: Path) -> dict[str, Path]:
     with _literal_files():
         _of_tests(put)
         _recorded(put)
+        _dumped(put)
     put("proton", "a.hatchet", json.dumps([_tree(), {"CUDA": {"0": {"arch": "90", "num_sms": 132}}}]))
     columns = "Kernel                                                 Latency Tensor   DRAM\n"
     put(
@@ -181,6 +184,27 @@ def _recorded(put: Any) -> None:
     )
     frames = (sched.frame(2, 0, perf, 12_000),)
     sched.write(put("sched-perf", "sched.ring", b""), *frames, source="perf", unix=stacks.BASE_NS, end=20_000)
+
+
+def _dumped(put: Any) -> None:
+    """Snapshots of memory, dumps of a flight recorder, and captures of graphs next to a profile."""
+    import dumps
+    import snapshots
+    import test_captures as captures
+
+    put("memory-snapshot", "a.pickle", pickle.dumps(snapshots.snapshot(), protocol=2))
+    groups = {"0": [0, 1, 2], "1": [1, 2]}
+    for rank in (0, 1):
+        calls = [dumps.call(i, frames=[snapshots.FORWARD[0]], sizes=[[2, 3]]) for i in range(1, 9 - rank)]
+        stopped = dumps.call(9 - rank, "all_gather" if rank else "all_reduce", ended=False)
+        stages = [dumps.call(i, "send 0->1", group="1", place=20 + i) for i in range(3)]
+        document = dumps.dump([*calls, stopped, *stages], groups)
+        document["pg_status"] = {"0": {"last_enqueued_collective": 9 - rank, "last_completed_collective": 8 - rank}}
+        put("flight-recorder", f"nccl_trace_rank_{rank}", dumps.pickled(document))
+        put("flight-recorder-json", f"dump_{rank}.json", json.dumps(document))
+    layers, names = [captures.LAYER] * 2, [[kernel for _, kernel in captures.LAYER]] * 2
+    put("captures", "profile.json", json.dumps({"traceEvents": captures.replay(*names)}))
+    put("captures", "capture_traces/graph_capture_rank_0.json", json.dumps({"traceEvents": captures.capture(*layers)}))
 
 
 #: Metrics of a launch in a report of Nsight Compute.

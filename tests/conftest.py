@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,9 +14,6 @@ ROOT = Path(__file__).parents[1]
 os.environ["STEPSCOPE_CACHE"] = "0"
 # One worker of pytest a core: threads of Polars would only get in each other's way.
 os.environ.setdefault("POLARS_MAX_THREADS", "1")
-
-# Scanning the installed packages for what they offer takes 20 ms, and what is installed stays as it is.
-importlib.metadata.entry_points = cache(importlib.metadata.entry_points)
 
 # No deadline: the cores that tests run on may be shared, and a slow example is not a wrong one. Where CI is set, the
 # same examples are tried every time, and more of them, so that a change is not failed by what it did not touch.

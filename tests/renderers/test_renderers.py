@@ -40,6 +40,7 @@ def test_other_packages_offer_theirs(monkeypatch):
     monkeypatch.setattr(metadata, "entry_points", lambda **_: offered)
     assert find("yaml") is theirs.RENDERER
     assert by_suffix("out.yml") is theirs.RENDERER
-    offered[:] = [metadata.EntryPoint("bad", "theirs:WRONG", group)]
+    wrong = [metadata.EntryPoint("bad", "theirs:WRONG", group)]
+    monkeypatch.setattr(metadata, "entry_points", lambda **_: wrong)
     with pytest.raises(TypeError, match="bad: the entry point gives str"):
         find("bad")

@@ -6,13 +6,14 @@ Ours are listed by module, so that nothing is imported before it is needed. Othe
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from stepscope.core.errors import UnknownName
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from importlib.metadata import EntryPoint
 
 T = TypeVar("T")
@@ -64,4 +65,10 @@ class Registry(Generic[T]):
         # Scanning the installed packages takes some 20 ms, so it waits until a name is not one of ours.
         from importlib.metadata import entry_points
 
-        return {entry.name: entry for entry in entry_points(group=self.group)}
+        return _offered(entry_points, self.group)
+
+
+@cache
+def _offered(entry_points: Callable[..., Iterable[EntryPoint]], group: str) -> dict[str, EntryPoint]:
+    """The entry points of a group. They are read once: a query in SQL asks for them several times."""
+    return {entry.name: entry for entry in entry_points(group=group)}
