@@ -71,7 +71,7 @@ class Gain:
     """What a change is worth: a step of `step_ns` would take `predicted_ns`, and between `low_ns` and `high_ns`.
 
     `question` is the change as `stepscope predict --if` takes it, one a line. Of a bound (`basis`) the prediction is
-    its better end, and `reason` says what is not known. `binds_next` holds the changed step up most.
+    its better end, and `reason` says what is not known. `binds_next` takes most of the changed step's critical path.
     """
 
     question: str

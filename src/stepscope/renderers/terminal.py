@@ -38,7 +38,7 @@ _ASCII = {"→": "->", "·": "|", "±": "+-", "–": "-", "—": "-", "×": "x",
           "≤": "<=", "\u00a0": " ", "\u202f": " ", "\u2009": " "}  # fmt: skip
 _TO_ASCII = str.maketrans(_ASCII | {fill[0]: fill[1] for fill in (*_FILLS, _IDLE)})
 #: Columns of sentences, which are broken into lines; other texts are names, which are shortened.
-_PROSE = frozenset({"costs_most", "doc", "example", "provides", "text"})
+_PROSE = frozenset({"costs_most", "doc", "example", "provides", "scenario", "text"})
 #: How much of the width the numbers of a report's table take.
 FIGURES_WIDTH = 40
 FIRST_MEASURES = 4

@@ -178,18 +178,27 @@ def scope_of(trace: Trace) -> Scope:
 
 
 #: A smaller gain is none.
-_NO_GAIN = 0.005
+_NO_GAIN, _LEAST_SHOWN = 0.005, 0.001
+
+
+#: What sets the length of a step, where the name of the part does not say it alone.
+_BINDS = {
+    "host": "the host thread's own time", "memcpy": "copying", "data loader": "the data loader",
+    "launch queue": "the full launch queue", "gaps between work": "the time between kernels",
+}  # fmt: skip
 
 
 def gain_text(gain: Gain, what: str) -> str:
     """'Fixing it: 161 ms → 131 ms, −19 %, between −17 % and −20 %' for `what` 'Fixing it'."""
 
     def change(ns: float) -> str:
-        return f"{'−' if ns <= gain.step_ns else '+'}{percent(abs(1 - ns / gain.step_ns))}"
+        # What is fixed makes no step longer; beyond that the interval says how much runs of one program differ.
+        saved = 1 - ns / gain.step_ns
+        return f"−{percent(saved)}" if saved >= _LEAST_SHOWN else "no change"
 
     if abs(gain.gain_ratio) < _NO_GAIN:
-        instead = f": the {gain.binds_next} holds it up" if gain.binds_next in ("host", "data loader") else ""
-        return f"{what}: saves less than {percent(_NO_GAIN)} of the step{instead}"
+        instead = _BINDS.get(gain.binds_next or "", gain.binds_next or "something else")
+        return f"{what}: saves less than {percent(_NO_GAIN)} of the step, whose length {instead} sets"
     lead = f"{duration(gain.step_ns)} → {duration(gain.predicted_ns)}, {change(gain.predicted_ns)}"
     if gain.reason:
         return f"{what}: at best {lead}, as {gain.reason}"

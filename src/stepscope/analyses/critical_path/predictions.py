@@ -27,7 +27,7 @@ from stepscope.analyses.critical_path.replay import (
 )
 from stepscope.analyses.critical_path.threads import LONG_AGO, host_threads
 from stepscope.analyses.critical_path.windows import RECORDING, path_windows
-from stepscope.analyses.critical_path.work import NOTHING
+from stepscope.analyses.critical_path.work import KERNEL_WAIT, NOTHING
 from stepscope.core.errors import MissingTable, StepscopeError
 from stepscope.core.intervals import Ints, covered, own_lengths
 from stepscope.core.names import map_names
@@ -82,7 +82,7 @@ def predictions(
     wanted = [change_of(text) for text in (changes or "").splitlines() if text.strip()]
     rows = [scenario(program, wanted)] if wanted else standard(program)
     frame = PREDICTIONS.conform(pl.DataFrame(rows)) if rows else PREDICTIONS.empty()
-    return scaled(frame.sort("gain_ratio", descending=True, nulls_last=True), measured_ns)
+    return scaled(frame, measured_ns)
 
 
 def recorded_program(
@@ -103,17 +103,27 @@ _SPARE = (0.1, 0.9)
 #: Half the width of intervals at least, in relation to the step: so much differ two runs of the same program. Where a
 #: model stands for a part, such as for graphs, it is twice that.
 _LEAST_WIDTH = 0.03
+#: What a step may still take for batches of workers that a loader without workers never had: it takes them over.
+_TAKE_OVER = 0.05
 #: Smaller gains need no bounds of their own.
 _NO_GAIN = 0.01
+_TRAFFIC_UNKNOWN = "the recording does not say how much the memory of the device holds these kernels up"
 _PACE_UNKNOWN = "the step never waited for the data loader, so the loader's pace is not known"
 _WAIT_UNKNOWN = "fetching a batch may be waiting for it or taking it over: the recording does not say"
 _CALLS_UNKNOWN = "the recording does not say which calls queued the work of the device"
 
 
-def _is_queued_by_nobody(program: Program) -> bool:
-    """Whether the calls of most device work are not recorded: then nothing says what it waited for."""
+def _unknown(program: Program, wanted: Sequence[Change], changes: Changes, *, is_gain: bool) -> str | None:
+    """What the recording does not say and an answer needs; None if nothing."""
+    if any(change.subject == "bandwidth" or change.change == "fused" for change in wanted):
+        return _TRAFFIC_UNKNOWN
     took = program.work.end - program.work.start
-    return bool(2 * took[program.work.call < 0].sum() > took.sum())
+    is_of_device = (changes.work != 1).any() or changes.detached is not None
+    if is_of_device and 2 * took[program.work.call < 0].sum() > took.sum():
+        return _CALLS_UNKNOWN
+    if is_gain and not all(program.loader_known.values()):
+        return _WAIT_UNKNOWN if any(change.subject == "loader" for change in wanted) else _PACE_UNKNOWN
+    return None
 
 
 def scenario(program: Program, wanted: Sequence[Change]) -> dict[str, object]:
@@ -137,14 +147,17 @@ def with_parts(program: Program, wanted: Sequence[Change]) -> tuple[dict[str, ob
             lengths = other.lengths(other.run(changes))
             means.append(_within_reason(step_ns, step_ns * float(lengths[steady].sum()) / whole, most))
     is_model = any(change.change == "graphs" for change in wanted)
+    reason = _unknown(program, wanted, changes, is_gain=means[0] < (1 - _NO_GAIN) * step_ns)
+    if reason == _CALLS_UNKNOWN:
+        means[0] = max(step_ns - most, 0.0)
     predicted, width = means[0], _width(recorded[steady]) * means[0] * (1 + is_model)
-    if is_unknown := _is_queued_by_nobody(program) and ((changes.work != 1).any() or changes.detached is not None):
-        predicted = means[0] = max(step_ns - most, 0.0)
     low, high = max(min(means) - width, 0.0), max(means) + width
-    reason = _CALLS_UNKNOWN if is_unknown else None
-    if predicted < (1 - _NO_GAIN) * step_ns and not (is_unknown or all(program.loader_known.values())):
-        of_loader = "loader" in {change.subject for change in wanted}
-        reason = _WAIT_UNKNOWN if of_loader else _PACE_UNKNOWN
+    if "loader" in {change.subject for change in wanted} and not program.loader_known:
+        high += _TAKE_OVER * predicted
+    if is_model and recorded.size == 1:
+        # What a single step does for the first time, such as loading code, cannot be separated from what each does.
+        idle = graph.lengths(graph.run(changed(program, [change_of("host: free")])))
+        low = min(low, step_ns * float(idle.sum()) / whole)
     high = max(high, step_ns) if reason else high
     spent = _binding(graph, run, changes, int(np.argsort(recorded)[recorded.size // 2]))
     row: dict[str, object] = {
@@ -172,6 +185,8 @@ def _most_saved(program: Program, changes: Changes) -> float:
     saved = ((1 - changes.work) * took).sum() + ((1 - changes.waits[held.wait]) * np.maximum(gaps, 0)).sum()
     if changes.detached is not None:
         saved += took[changes.detached].sum()
+    if changes.captured is not None:
+        saved += np.maximum(gaps, 0)[changes.captured & (held.wait != KERNEL_WAIT)].sum()
     waited = np.where(moments.since == LONG_AGO, 0, moments.at - moments.since)
     saved += np.minimum(waited, (1 - changes.loader) * moments.lag)[moments.kind == LOADER].sum()
     saved += waited[np.isin(moments.kind, changes.without_waiting)].sum()
@@ -237,7 +252,8 @@ def _gain(row: Mapping[str, Any], wanted: Sequence[Change], step_ns: float, *, i
     predicted_ns, low_ns, high_ns = (rest_ns + scale * row[name] for name in ("predicted_ns", "low_ns", "high_ns"))
     ratio = 1 - predicted_ns / step_ns if step_ns else 0.0
     question = "\n".join(map(str, wanted))
-    return Gain(question, step_ns, predicted_ns, ratio, low_ns, high_ns, row["basis"], row["reason"], row["binds_next"])
+    basis = row["basis"], row["reason"], row["binds_next"]
+    return Gain(question, step_ns, predicted_ns, ratio, low_ns, high_ns, *basis)
 
 
 def _concerns(change: Change, program: Program) -> bool:
@@ -325,20 +341,27 @@ def _width(lengths: Ints) -> float:
 #: Questions that are asked of every recording, if it has what they are about.
 _ALWAYS = (
     "launch: free", "launch: graphs", "loader: hidden", "sync: removed", "copies: free", "comm: free",
-    "comm: overlapped", "device: free", "host: free",
+    "comm: overlapped", "bandwidth: 2x", "device: fused", "device: free", "host: free",
 )  # fmt: skip
 _LARGEST = 5
-#: Subjects whose standard questions only bound what others can gain.
-_IMPOSSIBLE = frozenset({"device", "host"})
+#: Questions that only bound what others can gain.
+_LIMITS = ("device: free", "host: free")
 
 
 def standard(program: Program) -> list[dict[str, object]]:
-    """The rows of the standard questions that apply, and of the best two of them together: gains do not add up."""
-    asked = applicable(program)
-    rows = [scenario(program, wanted) for wanted in asked]
-    order = sorted(range(len(rows)), key=lambda i: -float(str(rows[i]["gain_ratio"] or 0.0)))
-    best = [asked[i] for i in order if not {change.subject for change in asked[i]} & _IMPOSSIBLE][:2]
+    """The rows of the standard questions that apply, and of the best two of them together: gains do not add up.
+
+    By gain: first what was replayed, then models and bounds, then limits that no change can reach. The pair is last.
+    """
+    asked = [(wanted, scenario(program, wanted)) for wanted in applicable(program)]
+    asked.sort(key=lambda one: (_group(one[1]), -float(str(one[1]["gain_ratio"] or 0.0))))
+    rows = [row for _, row in asked]
+    best = [wanted for wanted, row in asked if _group(row) == 0][:2]
     return [*rows, scenario(program, [*best[0], *best[1]])] if len(best) == 2 else rows
+
+
+def _group(row: Mapping[str, Any]) -> int:
+    return 2 if row["scenario"] in _LIMITS else int(row["basis"] == "modelled" or row["reason"] == _TRAFFIC_UNKNOWN)
 
 
 def applicable(program: Program) -> list[list[Change]]:
@@ -352,16 +375,32 @@ def questions(program: Program) -> Iterator[list[Change]]:
     lengths = pl.Series(work.end - work.start)
     names = spans["name"].gather(work.row)
     for name in _longest(map_names(names, _family, pl.String()), lengths):
-        yield [Change("kernel", rf"\b{re.escape(name)}\b", "2x")]
+        yield [Change("kernel", _pattern(name, names.unique(), rf"\b{re.escape(name)}\b"), "2x")]
     ops = of_spans(spans, spans["op_id"].gather(work.row), "name")
     if not work.row.size:
         is_op = pl.Series(spans["category"].gather(threads.row) == "operator")
         ops = spans["name"].gather(threads.row).filter(is_op)
         lengths = pl.Series(own_lengths(threads.start, threads.end, threads.parent)).filter(is_op)
+    known = spans.filter(pl.col("category") == "operator")["name"].unique()
     for name in _longest(ops.cast(pl.String), lengths):
-        yield [Change("op", f"^{re.escape(name)}$", "2x")]
+        yield [Change("op", _pattern(name, known, f"^{re.escape(name)}$"), "2x")]
     for text in _ALWAYS:
         yield [change_of(text)]
+
+
+def _pattern(name: str, known: pl.Series, exact: str) -> str:
+    """The shortest pattern for a name that matches the same of the `known` names as the exact one."""
+    wanted = known.cast(pl.String).drop_nulls()
+    matching = wanted.filter(wanted.str.contains(exact))
+    likely = wanted.filter(wanted.str.contains(name, literal=True)).to_list()
+    for pattern in (name, re.escape(name), f"{re.escape(name)}$"):
+        try:
+            search = re.compile(pattern).search
+        except re.error:
+            continue
+        if [one for one in likely if search(one)] == matching.to_list():
+            return pattern
+    return exact
 
 
 def _family(name: str) -> str:

@@ -60,7 +60,8 @@ class Changes:
     """What takes another time: factors of each piece of work, of each kind in WAITS, and of times on each thread.
 
     `without_waiting` are kinds of moments (of MOMENTS) that no longer wait. Nothing depends on work that is `detached`
-    but the next work of its stream and the end of the step.
+    but the next work of its stream and the end of the step. Work that is `captured` in a graph begins no later after
+    its call than is usual.
     """
 
     work: Floats
@@ -68,6 +69,7 @@ class Changes:
     host: tuple[tuple[tuple[float, Intervals], ...], ...]
     without_waiting: tuple[int, ...] = ()
     detached: Bools | None = None
+    captured: Bools | None = None
     loader: float = 1.0
 
     def on_thread(self, thread: int, times: Ints, origin: int) -> Floats:
@@ -408,6 +410,8 @@ def _of_work(graph: Graph, changes: Changes, reached: Floats) -> Iterator[Edges]
     typical = _quantile(gap[(held.wait == LAUNCH_DELAY) & (gap > 0)], graph.spare)
     least = np.minimum(typical, work.start[rows] - submitted) * changes.waits[LAUNCH_DELAY]
     delay = np.where(held.by[rows] == LAUNCH, recorded[rows], least)
+    if changes.captured is not None:
+        delay = np.where(changes.captured[rows], np.minimum(delay, typical), delay)
     node, after = positions(graph, changes, reached, work.thread[rows], submitted)
     yield node, rows + 1, after + delay
     rows = np.flatnonzero(held.by == NOTHING)

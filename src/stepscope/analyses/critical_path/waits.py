@@ -480,7 +480,7 @@ def _workers(at: Ints, waited: Bools) -> int:
     best, spread = 1, np.inf
     for workers in range(1, min(_MOST_WORKERS, at.size // 2) + 1):
         served = (at[workers:] - at[:-workers])[waited[workers:]]
-        if served.size < 2:
+        if served.size < 2 or not served.any():
             continue
         varies = float(served.std() / served.mean())
         if varies < _PACED * spread and spread > _CONSTANT:
