@@ -40,6 +40,30 @@ def work(number, ts, dur, name="gemm"):
             "launch_id": 0, "op_id": 0, "step": 0}  # fmt: skip
 
 
+def dumped(number, height=3):
+    """A memory snapshot and a flight recorder's dump in one, whose numbers are all the same, or unknown."""
+    names = ("memory_events", "memory_segments", "memory_blocks", "collective_records", "group_status")
+    texts = {"action": ["alloc", "free_completed", "oom"], "state": ["active_allocated", "inactive", "scheduled"],
+             "members": ["[0, 1]"] * 3}  # fmt: skip
+    frames = {}
+    for name in names:
+        columns = {
+            column: pl.repeat(False, height, dtype=dtype, eager=True)
+            if dtype == pl.Boolean
+            else pl.Series(texts.get(column, ["0"] * 3)[:height], dtype=dtype)
+            if dtype in (pl.String, pl.Categorical)
+            else pl.repeat(
+                0 if (number is None and column in TABLES[name].never_null) or dtype != pl.Int64 else number,
+                height, dtype=dtype, eager=True,
+            )
+            for column, dtype in TABLES[name].dtypes.items()
+        }  # fmt: skip
+        frames[name] = TABLES[name].conform(pl.DataFrame(columns))
+    frames["devices"] = TABLES["devices"].conform(pl.DataFrame({"device_id": [0], "type": ["cuda"], "index": [0]}))
+    frames["stacks"] = TABLES["stacks"].conform(pl.DataFrame({"stack_id": [0], "frames": [["f (a.py:1)"]]}))
+    return Trace(Meta("tiny", "memory-snapshot"), frames)
+
+
 STEP = {"step": 0, "rank": 0, "ts_ns": 0, "dur_ns": 0, "source": "annotation"}
 TINY = {
     "nothing": Trace(Meta("tiny", "kineto"), {}),
@@ -51,6 +75,8 @@ TINY = {
         [SPAN, *(SPAN | {"span_id": i, "parent_id": 0} for i in range(1, 4)), *(work(i, 0, 5) for i in range(4, 9))],
         [STEP | {"dur_ns": 5}, STEP | {"dur_ns": 5, "step": 1}],
     ),
+    "one row of a dump": dumped(1, height=1),
+    **{f"a dump of {number}": dumped(number) for number in (None, 0, -1, 1, 2**62)},
 }
 
 

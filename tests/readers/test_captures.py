@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 
 from stepscope.readers import open_trace, side_files
+from stepscope.readers.captures import graphs_of
 
 GEMM, NORM, COPY = "gemm_kernel", "norm_kernel", "Memcpy DtoD"
 #: What the captured layer launches: operator, kernel.
@@ -237,3 +238,20 @@ def test_eager_traces_are_left_as_they_are(recorded, tmp_path):
     trace = recorded(events, {"capture.json": capture(LAYER)})
     assert operators(trace) == ["aten::mm"]
     assert side_files(str(tmp_path / "profile.json")) == [str(tmp_path / "capture_traces" / "capture.json")]
+
+
+def test_of_several_begins_before_one_end_the_last_counts(tmp_path):
+    events = capture(LAYER)
+    path = tmp_path / "capture.json"
+    path.write_text(json.dumps({"traceEvents": [{**events[0], "ts": i / 100} for i in range(900)] + events}))
+    (graph,) = graphs_of(open_trace(str(path)))
+    assert graph.launches.height == 3
+
+
+def test_of_very_many_modules_around_a_call_the_innermost_count(tmp_path):
+    deep = [span("python_function", f"nn.Module: M_{i}", i / 1000, 2000 - i / 500) for i in range(3000)]
+    path = tmp_path / "capture.json"
+    path.write_text(json.dumps({"traceEvents": deep + capture(LAYER, begins=100.0)}))
+    (graph,) = graphs_of(open_trace(str(path)))
+    assert 3 < graph.nodes.height < 1100
+    assert graph.nodes["name"].is_in(["aten::mm"]).sum() == 2

@@ -141,10 +141,10 @@ def test_a_gzip_damaged_from_the_start_is_refused():
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
-def test_each_flipped_byte_loads_or_is_refused():
-    for at in range(len(DOCUMENT)):
+def test_a_flipped_byte_loads_or_is_refused():
+    for number, at in enumerate(range(0, len(DOCUMENT), 2)):
         data = bytearray(DOCUMENT)
-        data[at] ^= (1, 0x20, 0x80, 0xFF)[at % 4]
+        data[at] ^= (1, 0x20, 0x80, 0xFF)[number % 4]
         try:
             trace = sound(read(bytes(data)))
         except StepscopeError:

@@ -56,7 +56,7 @@ def command(
         check_target(output, run.paths, force=force)
         frame = verbs.predict(run, changes or (), measured_step=measured_step, on_missing=_left_out)
     reasons = frame["reason"].drop_nulls().unique(maintain_order=True)
-    note = "".join(f"A bound, as {reason}.\n" for reason in reasons).strip()
+    note = f"Bounds: {'; '.join(reasons)}." if len(reasons) else ""
     shown = frame.drop("reason") if renderer.name in ("terminal", "markdown") else frame
     block = Block("predictions", tables.described("predictions", shown), shown, note=note)
     emit(renderer.table(block, Screen() if output else screen()), output, force=force, renderer=renderer)

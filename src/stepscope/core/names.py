@@ -249,7 +249,10 @@ _NOT_LAUNCH = re.compile(r"HostFunc|GetWorkspaceSize")
 
 
 #: Operators of PyTorch that need a value of the device on the host.
-SYNC_OPERATORS = ("aten::_local_scalar_dense", "aten::item", "aten::is_nonzero", "aten::nonzero", "aten::equal")
+SYNC_OPERATORS = (
+    "aten::_local_scalar_dense", "aten::item", "aten::is_nonzero", "aten::nonzero", "aten::equal",
+    "aten::masked_select", "aten::_unique2",
+)  # fmt: skip
 
 
 @lru_cache(_CACHED)

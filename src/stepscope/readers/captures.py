@@ -22,9 +22,8 @@ from stepscope.core.errors import StepscopeError
 from stepscope.core.intervals import nearest
 from stepscope.core.names import is_graph_launch
 from stepscope.core.schema import CAPTURED, DEVICE_WORK, FRAMES, OPS, SPAN_REFERENCES, SPANS, STACKS, Name
-from stepscope.readers.common.source import IssueLog
+from stepscope.readers.common.source import IssueLog, with_issues
 from stepscope.readers.common.span_builder import note_coverage
-from stepscope.readers.formats import with_issues
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -48,6 +47,8 @@ _CALLS = ("runtime", "driver")
 _CHOSEN = {"launch_id": pl.UInt32(), "graph": pl.Int64()}
 _MOST_DETAILS = 1 << 20
 _PLACE = ("of_kernel", "at")
+#: Operators and modules around a call that count, innermost first. Python stops programs at a depth of 1,000.
+_DEEPEST = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,11 +195,12 @@ def graphs_of(capture: Trace, stated: int | None = None) -> Iterator[Graph]:
 
 
 def _windows(spans: pl.DataFrame, begins: pl.Series, ends: pl.Series) -> pl.DataFrame:
-    """From each begin to the next end on its thread: window, begin_id, from_ns, until_ns."""
+    """From the last begin before each end on a thread to that end: window, begin_id, from_ns, until_ns."""
     marks = spans[begins].select("track_id", "ts_ns", begin_id="span_id", from_ns=pl.col("ts_ns")).sort("ts_ns")
     closing = spans[ends].select("track_id", "ts_ns", until_ns="ts_ns").sort("ts_ns")
     paired = marks.join_asof(closing, on="ts_ns", by="track_id", strategy="forward", check_sortedness=False)
-    return paired.drop_nulls("until_ns").with_row_index("window").select("window", "begin_id", "from_ns", "until_ns")
+    ended = paired.drop_nulls("until_ns").unique(["track_id", "until_ns"], keep="last", maintain_order=True)
+    return ended.with_row_index("window").select("window", "begin_id", "from_ns", "until_ns")
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +222,7 @@ class _Tree:
         node = self.above(calls["span_id"].to_numpy().astype(np.int64))
         operator = calls["op_id"].cast(pl.Int64)
         pairs: list[tuple[Ints, Ints]] = []
-        while (inside := node >= 0).any():
+        while (inside := node >= 0).any() and len(pairs) < _DEEPEST:
             position, node = position[inside], node[inside]
             pairs.append((node, position))
             node = self.above(node)

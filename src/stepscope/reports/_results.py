@@ -11,6 +11,7 @@ from stepscope.core.result_tables import ASCEND, ATTRIBUTION, NSYS
 from stepscope.core.schema import DEVICE_WORK, Column, Table
 from stepscope.reports._quality import lacks_of_issues
 from stepscope.reports._summary import Lack, Summary
+from stepscope.reports._tables import ROWS
 from stepscope.reports._without_profile import parts_by_class
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def summarise_results(results: Results) -> Summary:
         return summarise_sums(results)
     if results.results.keys() & ASCEND.keys():
         tables = tuple(
-            Block(title, ASCEND[name], results.result(name).select(columns).head(_ROWS), f"show {name}")
+            Block(title, ASCEND[name], results.result(name).select(columns).head(ROWS), f"show {name}")
             for name, (title, columns) in _OF_ASCEND.items()
             if name in results.results
         )

@@ -48,6 +48,41 @@ def test_a_change_of_what_is_not_there_is_refused():
         predicted(BOUND_BY_DEVICE, "loader: hidden")
 
 
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [("gpu: B200", "from a recording"), ("batch: 16", "from a recording"), ("ranks: 16", "no change")],
+)
+def test_what_a_recording_does_not_say_is_refused(change, reason):
+    with pytest.raises(StepscopeError, match=reason) as refused:
+        predicted(BOUND_BY_DEVICE, change)
+    assert "say" in str(refused.value.hint)
+
+
+def test_what_fusion_saves_at_best_is_all_but_the_longest_kernel_of_a_run():
+    add = "void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor>"
+    spans = spans_of(
+        *(call(10 * i, 5, key=f"k{i}") for i in range(3)),
+        *(kernel(20 + 40 * i, 40, f"k{i}", add) for i in range(3)),
+        call(30, 110, "cudaDeviceSynchronize"),
+        Row(MAIN, 0, 140, "ProfilerStep#0", "step"),
+    )
+    row = predictions(spans, PATH_TRACKS, steps_of((0, 140)), changes="device: fused").row(0, named=True)
+    # The last call is made at 10 µs, as those before it are gone; its kernel begins 15 µs after the call.
+    assert (row["basis"], row["predicted_ns"]) == ("bound", 70 * US)
+    assert row["high_ns"] >= 140 * US
+
+
+def test_an_operator_that_reads_a_value_waits_for_the_device_where_no_call_is_recorded():
+    spans = spans_of(
+        call(0, 5, key="k"),
+        kernel(10, 80, "k"),
+        Row(MAIN, 10, 82, "aten::_local_scalar_dense", "operator"),
+        Row(MAIN, 0, 92, "ProfilerStep#0", "step"),
+    )
+    row = predictions(spans, PATH_TRACKS, steps_of((0, 92)), changes="device: 2x").row(0, named=True)
+    assert row["predicted_ns"] == pytest.approx(52 * US)
+
+
 def test_without_changes_standard_questions_are_answered_best_first():
     rows = predictions(BOUND_BY_DEVICE, PATH_TRACKS)
     asked = rows["scenario"].cast(pl.String).to_list()

@@ -58,14 +58,13 @@ def test_a_file_that_ends_early_gives_what_it_has_and_counts_the_damage(read):
 @pytest.mark.exhaustive
 def test_one_flipped_byte_never_raises_anything_else(read):
     whole = made.jax_gpu()
-    for place in range(0, len(whole), 3):
-        for flip in (0x01, 0x80):
-            data = bytearray(whole)
-            data[place] ^= flip
-            try:
-                read(bytes(data)).spans.height  # noqa: B018  it is made when asked for
-            except StepscopeError:
-                continue
+    for number, place in enumerate(range(0, len(whole), 5)):
+        data = bytearray(whole)
+        data[place] ^= (0x01, 0x80)[number % 2]
+        try:
+            read(bytes(data)).spans.height  # noqa: B018  it is made when asked for
+        except StepscopeError:
+            continue
 
 
 def test_files_of_several_hosts_in_the_folder_of_a_run_are_one_job(tmp_path):

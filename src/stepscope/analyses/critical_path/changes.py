@@ -283,7 +283,8 @@ def _on_host(
     changes: Changes, held: Sequence[Intervals], factor: float
 ) -> tuple[tuple[tuple[float, Intervals], ...], ...]:
     """The factors of host time with a further one."""
-    return tuple((*taken, (factor, _rest(taken, more))) for taken, more in zip(changes.host, held, strict=True))
+    both = zip(changes.host, held, strict=True)
+    return tuple((*taken, (factor, _rest(taken, more))) if more[0].size else taken for taken, more in both)
 
 
 def _concerned(program: Program, change: Change) -> tuple[Bools, list[Intervals]]:

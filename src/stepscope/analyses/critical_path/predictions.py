@@ -95,7 +95,11 @@ def recorded_program(
     devices = recorded_work(spans, tracks)
     within = RECORDING if steps.is_empty() else None
     windows, _ = path_windows(spans, tracks, steps, devices, threads, within=within, step=None)
-    return program_of(spans, tracks, ops, arrows, devices, threads, windows)
+    program = program_of(spans, tracks, ops, arrows, devices, threads, windows)
+    if program.work.call.size and (program.work.call < 0).all():
+        # The device would then seem to need nothing of the host, nor the host anything of the device.
+        raise MissingTable("the calls that queued the device's work", needed_by="predictions", topic="host")
+    return program
 
 
 #: Quantiles of the lags of dependencies that held nothing up: the median for the prediction, these for its interval.
@@ -141,11 +145,11 @@ def with_parts(program: Program, wanted: Sequence[Change]) -> tuple[dict[str, ob
     steady = slice(recorded.size // 2, None)
     lengths, whole = graph.lengths(run), max(float(recorded[steady].sum()), 1.0)
     most = _most_saved(program, changes)
-    means = [_within_reason(step_ns, step_ns * float(lengths[steady].sum()) / whole, most)]
+    means = [_within_reason(step_ns, step_ns * (float(lengths[steady].sum()) / whole), most)]
     if means[0] < (1 - _NO_GAIN) * step_ns:
         for other in (replace(graph, spare=spare) for spare in _SPARE):
             lengths = other.lengths(other.run(changes))
-            means.append(_within_reason(step_ns, step_ns * float(lengths[steady].sum()) / whole, most))
+            means.append(_within_reason(step_ns, step_ns * (float(lengths[steady].sum()) / whole), most))
     is_model = any(change.change == "graphs" for change in wanted)
     reason = _unknown(program, wanted, changes, is_gain=means[0] < (1 - _NO_GAIN) * step_ns)
     if reason == _CALLS_UNKNOWN:
@@ -237,7 +241,7 @@ def gains(
     program = near_median_program(spans, tracks, steps, ops, arrows)
     asked = ([change for text in texts if _concerns(change := change_of(text), program)] for texts in questions)
     rows = ((scenario(program, wanted), wanted) if wanted else None for wanted in asked)
-    return [None if row is None else _gain(*row, step_ns, is_step=not steps.is_empty()) for row in rows]
+    return [None if row is None else _gain(*row, step_ns) for row in rows]
 
 
 def near_median_program(
@@ -248,14 +252,15 @@ def near_median_program(
     return recorded_program(spans, tracks, steps, ops.join(spans, on="span_id", how="semi"), arrows)
 
 
-def _gain(row: Mapping[str, Any], wanted: Sequence[Change], step_ns: float, *, is_step: bool) -> Gain:
-    scale = step_ns / row["step_ns"] if row["step_ns"] and is_step else 1.0
-    rest_ns = 0.0 if is_step else step_ns - row["step_ns"]  # of the recording, before and after what is replayed
-    predicted_ns, low_ns, high_ns = (rest_ns + scale * row[name] for name in ("predicted_ns", "low_ns", "high_ns"))
-    ratio = 1 - predicted_ns / step_ns if step_ns else 0.0
+def _gain(row: Mapping[str, Any], wanted: Sequence[Change], step_ns: float) -> Gain:
+    # Of a step that is longer than the replayed ones, the change concerns no more than it did there.
+    scale = min(step_ns / row["step_ns"], 1.0) if row["step_ns"] else 1.0
+    times = (row[name] for name in ("predicted_ns", "low_ns", "high_ns"))
+    predicted_ns, low_ns, high_ns = (step_ns - scale * (row["step_ns"] - ns) for ns in times)
     question = "\n".join(map(str, wanted))
     basis = row["basis"], row["reason"], row["binds_next"]
-    return Gain(question, step_ns, predicted_ns, ratio, low_ns, high_ns, *basis)
+    gained = 1 - predicted_ns / step_ns if step_ns else 0.0
+    return Gain(question, step_ns, predicted_ns, gained, low_ns, high_ns, *basis)
 
 
 def _concerns(change: Change, program: Program) -> bool:
@@ -391,12 +396,17 @@ def questions(program: Program) -> Iterator[list[Change]]:
         yield [change_of(text)]
 
 
+#: Longer names are shortened, if enough of them is left to say which is meant.
+_READABLE = 24
+
+
 def _pattern(name: str, known: pl.Series, exact: str) -> str:
     """The shortest pattern for a name that matches the same of the `known` names as the exact one."""
     wanted = known.cast(pl.String).drop_nulls()
     matching = wanted.filter(wanted.str.contains(exact))
-    likely = wanted.filter(wanted.str.contains(name, literal=True)).to_list()
-    for pattern in (name, re.escape(name), f"{re.escape(name)}$"):
+    short = [name[: end.start()] for end in re.finditer("_", name) if end.start() >= _READABLE]
+    likely = wanted.filter(wanted.str.contains(min(short, key=len, default=name), literal=True)).to_list()
+    for pattern in (*short, name, re.escape(name), f"{re.escape(name)}$"):
         try:
             search = re.compile(pattern).search
         except re.error:

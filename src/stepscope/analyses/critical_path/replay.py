@@ -370,10 +370,13 @@ def _moments(waited: Waits, work: Work, passed: Sequence[Handoffs], limits: Limi
 
 def _on_threads(graph: Graph, changes: Changes, thread: Ints, times: Ints) -> Floats:
     """When a thread would get to each time, in ns after the origin, if it never waited."""
-    after = np.zeros(times.size)
-    for one in np.unique(thread):
-        mine = thread == one
-        after[mine] = changes.on_thread(int(one), times[mine], graph.origin)
+    after = (times - graph.origin).astype(np.float64)
+    changing = np.array([bool(factors) for factors in changes.host], np.bool_)
+    rows = np.flatnonzero(np.append(changing, False)[thread])
+    rows = rows[np.argsort(thread[rows], kind="stable")]
+    heads = np.flatnonzero(np.append(True, np.diff(thread[rows]) != 0)[: rows.size])
+    for mine in np.split(rows, heads[1:]) if rows.size else ():
+        after[mine] = changes.on_thread(int(thread[mine[0]]), times[mine], graph.origin)
     return after
 
 

@@ -285,7 +285,7 @@ def _failure(
     stacks = _by_stack(lifetimes, steps, _held(done, lifetimes, at))
     grown = int(stacks.filter("is_growing")["grown_bytes"].sum())
     outside = _outside(limit, max(reserved), capacity)
-    requests = lifetimes.filter(pl.col("made").fill_null(-1) < at)["bytes"]
+    requests = lifetimes.filter(pl.col("made").fill_null(-1) < at)["bytes"].drop_nulls()
     usual = max(requests.to_list(), default=0)
     is_large = request > limit / 2 or (
         request > max(_LARGE_TIMES * usual, _LARGE_RATIO * limit) and usual <= max(largest, room)

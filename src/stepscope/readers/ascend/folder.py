@@ -31,9 +31,8 @@ from stepscope.readers.ascend.tables import (
 )
 from stepscope.readers.chrome import kineto
 from stepscope.readers.common.columns import whole_number
-from stepscope.readers.common.source import SQLITE_MAGIC, IssueLog, Source, give_back, head_of
+from stepscope.readers.common.source import SQLITE_MAGIC, IssueLog, Source, give_back, head_of, with_issues
 from stepscope.readers.common.sqlite import opened
-from stepscope.readers.formats import with_issues
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
