@@ -108,9 +108,8 @@ def examples_in_contributing():
 
 def format_in_contributing():
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    return eval(
-        re.search(r"# src/stepscope/readers/formats.py, in FORMATS\n(.*?)```", text, re.DOTALL)[1], vars(formats)
-    )
+    code = re.search(r"# src/stepscope/readers/timings/__init__.py\nFORMATS = (.*?)```", text, re.DOTALL)[1]
+    return eval(code, vars(formats))[0]
 
 
 def test_the_examples_in_contributing_work(tmp_path):

@@ -248,6 +248,13 @@ _LAUNCH_CALL = re.compile(
 _NOT_LAUNCH = re.compile(r"HostFunc|GetWorkspaceSize")
 
 
+#: Operators of PyTorch that need a value of the device on the host.
+SYNC_OPERATORS = (
+    "aten::_local_scalar_dense", "aten::item", "aten::is_nonzero", "aten::nonzero", "aten::equal",
+    "aten::masked_select", "aten::_unique2",
+)  # fmt: skip
+
+
 @lru_cache(_CACHED)
 def is_sync_call(name: str) -> bool:
     """Whether a host call only waits for the device: stream, event, device (CUDA, HIP, MLU, NPU, XPU, MTIA).

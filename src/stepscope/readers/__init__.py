@@ -14,16 +14,8 @@ from stepscope.core.registry import Registry
 from stepscope.readers.captures import capture_files, with_captures
 from stepscope.readers.common.impossible import without_impossible
 from stepscope.readers.common.source import Source, head_of, members
-from stepscope.readers.formats import (
-    COUNTER_FILES,
-    FORMATS,
-    RECORDING,
-    SCHEDULING,
-    STACK_FILES,
-    Format,
-    Reader,
-    side_file,
-)
+from stepscope.readers.formats import FORMATS, Format, Reader
+from stepscope.readers.recorded import COUNTER_FILES, RECORDING, SCHEDULING, STACK_FILES, side_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -36,10 +28,7 @@ __all__ = ["Reader", "Source", "expand", "is_at_hand", "open_once", "open_trace"
 PLUGINS = Registry("reader", Reader, "READER", "stepscope.readers", {})
 #: Side files that `record` leaves in the folder of a trace, apart from counters.
 _OF_RECORDER = (RECORDING, SCHEDULING, *STACK_FILES)
-_ENDINGS = (
-    ".json", ".pb", ".gz", ".zst", ".zip", ".xz", ".bz2", ".sqlite", ".db", ".rpd", ".csv", ".hatchet", ".nsys-rep",
-    ".ncu-rep", ".qdrep", ".pftrace", ".perfetto-trace", ".pickle", ".pkl",
-)  # fmt: skip
+_PACKED = (".gz", ".zst", ".zip", ".xz", ".bz2")
 _MEMBER = "!"
 _DUMP = re.compile(r"(?:^|[/\\])\.?dump-\d{4}-(?:slow-step|signal|request)(?:\.part)?[/\\]")
 _DIGITS = re.compile(r"\d+")
@@ -47,6 +36,12 @@ _TWIN = re.compile(
     r"(?P<name>.*?)(?:\.xplane(?=\.pb)|\.trace(?=\.json))?\.(?P<kind>pb|json)(?:\.(?:gz|zst|xz|bz2))?",
     re.IGNORECASE | re.DOTALL,
 )
+
+
+@cache
+def _endings() -> tuple[str, ...]:
+    """How the names of files end that are looked at in a folder."""
+    return tuple(sorted({ending for reader in readers() for ending in reader.endings} | set(_PACKED)))
 
 
 @cache
@@ -220,13 +215,15 @@ def _folder(path: str) -> list[str]:
     for group in (without_dumps, below):
         if traces := _traces_of(group) or _counters_of(group):
             return traces
-    raise StepscopeError(f"no trace in {path}", f"files considered are those ending in {', '.join(_ENDINGS)}")
+    raise StepscopeError(f"no trace in {path}", f"files considered are those ending in {', '.join(_endings())}")
 
 
 def _traces_of(group: list[str]) -> list[str]:
     """Those of the files that are traces, and the members of archives of them."""
     dumps = [file for file in group if files.rank_of_dump(file) is not None]
-    candidates = [file for file in group if file.lower().endswith(_ENDINGS) and files.split(file)[1] not in STACK_FILES]
+    candidates = [
+        file for file in group if file.lower().endswith(_endings()) and files.split(file)[1] not in STACK_FILES
+    ]
     known = {file for file in candidates if _is_trace(file)}
     # A file whose name differs only in a number belongs to the same group, even if it is damaged.
     names = {_shape(file) for file in known}

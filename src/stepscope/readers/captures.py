@@ -22,9 +22,8 @@ from stepscope.core.errors import StepscopeError
 from stepscope.core.intervals import nearest
 from stepscope.core.names import is_graph_launch
 from stepscope.core.schema import CAPTURED, DEVICE_WORK, FRAMES, OPS, SPAN_REFERENCES, SPANS, STACKS, Name
-from stepscope.readers.common.source import IssueLog
+from stepscope.readers.common.source import IssueLog, with_issues
 from stepscope.readers.common.span_builder import note_coverage
-from stepscope.readers.formats import with_issues
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -438,7 +438,8 @@ def _finding(summaries: Sequence[Summary], of_rank: dict[int, Cost], whole_ns: i
     gain = _mean_gain([c.gain for c in of_rank.values() if c.gain is not None])
     if gain is not None:
         at = next((i for i, detail in enumerate(details) if detail.startswith("→")), len(details))
-        details.insert(at, gain_text(gain, "Twice as fast" if gain.question.endswith(": 2x") else "Fixing it"))
+        what = "Twice as fast" if gain.question.endswith(": 2x") else "Without it" if cost.kind == TALK else "Fixing it"
+        details.insert(at, gain_text(gain, what))
     return Finding(
         title=cost.title,
         details=tuple(details),

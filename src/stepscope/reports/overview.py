@@ -208,28 +208,27 @@ _MENDED = {
     "idle data_loading": ("loader: hidden",),
     "loading": ("loader: hidden",),
     "idle sync": ("sync: removed",),
-    "idle launching": ("launch: free",),
+    "idle launching": ("launch: graphs",),
     "memcpy": ("copies: free",),
 }
 
 
-def _mended(kind: str, *, has_device: bool) -> tuple[str, ...]:
+def _mended(kind: str) -> tuple[str, ...]:
     """The changes that mend a cost of this kind; none if it is not known what would."""
     subject, _, name = kind.partition(" ")
     if kind == TALK:
-        return ("comm: overlapped",) if has_device else ("comm: free",)
+        return ("comm: free",)
     if subject == "compute":
         classes = [one for one in KERNEL_CLASSES if one != "collective"]  # that is no computation
         return tuple(f"class {one}: 2x" for one in classes if group_of(one) == name)
     if subject == "operator":
-        return (f"op ~ ^{re.escape(name)}$: 2x",)
+        return (f"self ~ ^{re.escape(name)}$: 2x",)
     return _MENDED.get(kind, ())
 
 
 def _with_gains(trace: Trace, costs: Sequence[Cost], step_ns: float) -> list[Cost]:
     """The costs with what it is worth to mend each, in relation to a mean step of this length."""
-    has_device = bool(trace.spans["category"].is_in(DEVICE_WORK).any())
-    kinds = {cost.kind: _mended(cost.kind, has_device=has_device) for cost in costs}
+    kinds = {cost.kind: _mended(cost.kind) for cost in costs}
     questions = {kind: changes for kind, changes in kinds.items() if changes}
     try:
         answers = gains(

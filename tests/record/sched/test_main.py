@@ -17,7 +17,7 @@ import polars as pl
 import pytest
 
 import stepscope
-from stepscope.readers import formats
+from stepscope.readers import recorded
 from stepscope.readers.recorded import sched_events as reader
 from stepscope.record.sched import main, perf
 from stepscope.record.sched.main import SchedFile
@@ -256,7 +256,7 @@ def test_a_folder_that_cannot_be_written_is_told(monkeypatch, capsys, tmp_path):
 
 
 def test_writer_and_reader_mean_the_same_form():
-    assert main.NAME == formats.SCHEDULING
+    assert main.NAME == recorded.SCHEDULING
     assert (main.MAGIC, main.HEAD.format) == (reader.MAGIC, reader._HEAD.format)
     assert (main.FACTS, main.EVENTS) == (reader._FACTS, reader._EVENTS)
 

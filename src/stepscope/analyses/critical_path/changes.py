@@ -13,7 +13,7 @@ import polars as pl
 from stepscope.analyses.common.device_work import COMMUNICATION, COMPUTATION, MEMCPY
 from stepscope.analyses.costs.fusion import FUSIBLE
 from stepscope.analyses.critical_path.longest_path import KIND_CODE, KINDS, divided, kinds_of
-from stepscope.analyses.critical_path.replay import COPY, QUEUE, SYNC, Changes, Program, unchanged
+from stepscope.analyses.critical_path.replay import COPY, GUESSED, QUEUE, SYNC, Changes, Program, unchanged
 from stepscope.analyses.critical_path.threads import LONG_AGO, Threads
 from stepscope.analyses.critical_path.work import WAITS, Work
 from stepscope.core.errors import StepscopeError
@@ -128,6 +128,18 @@ def _of_kinds(
         yield union(start[mine], end[mine])
 
 
+def _innermost_like(spans: pl.DataFrame, threads: Threads, matches: Callable[[str], bool]) -> Iterator[Intervals]:
+    """The times at which an operator of such a name is innermost on each thread."""
+    whole = threads.start.min(keepdims=True), threads.end.max(keepdims=True)
+    for thread in range(threads.track.size):
+        _, row, start, end = divided(threads, thread, whole)
+        own = np.flatnonzero(row >= 0)
+        names = spans["name"].gather(row[own])
+        is_op = (spans["category"].gather(row[own]) == "operator").to_numpy()
+        mine = own[map_names(names, matches, pl.Boolean()).to_numpy() & is_op]
+        yield union(start[mine], end[mine])
+
+
 def _spans_like(
     spans: pl.DataFrame, threads: Threads, matches: Callable[[str], bool], categories: Sequence[str] = ()
 ) -> Iterator[Intervals]:
@@ -144,6 +156,7 @@ def _spans_like(
 SUBJECTS = {
     "kernel": ("2x", "removed"),
     "op": ("2x", "removed"),
+    "self": ("2x", "removed"),
     "class": ("2x", "removed", "fused"),
     "range": ("2x", "removed"),
     "launch": ("2x", "free", "graphs"),
@@ -165,7 +178,7 @@ _UNKNOWABLE = {
 _RANKS_HINT = "another number of ranks changes what each rank computes and sends, of which one recording says nothing"
 #: The subject that several ranks have, and none alone.
 OF_RANKS = "ranks"
-_NAMED = {"kernel": "~ REGEX", "op": "~ REGEX", "class": "NAME", "range": "NAME"}
+_NAMED = {"kernel": "~ REGEX", "op": "~ REGEX", "self": "~ REGEX", "class": "NAME", "range": "NAME"}
 _CHANGE = re.compile(r"\s*(?P<subject>[a-z]+)\s*(?P<name>.*?)\s*:\s*(?P<change>[^:]+?)\s*", re.DOTALL)
 _TIMES = re.compile(r"(?P<times>\d+(?:\.\d*)?|\.\d+)\s*(?:x|×)")
 #: Words for a factor of 0.
@@ -190,7 +203,7 @@ class Change:
         return 0.0 if self.change in _GONE else None
 
     def __str__(self) -> str:
-        joint = " ~ " if self.subject in ("kernel", "op") else " " if self.name else ""
+        joint = " ~ " if _NAMED.get(self.subject) == "~ REGEX" else " " if self.name else ""
         return f"{self.subject}{joint}{self.name}: {self.change}"
 
 
@@ -255,7 +268,7 @@ def _with(program: Program, changes: Changes, change: Change, taken: Bools) -> t
         _require(change, mine.any())
     gone = 0.0 if factor is None else factor
     if change.subject == "sync":
-        stopped = (*changes.without_waiting, SYNC, COPY)
+        stopped = (*changes.without_waiting, SYNC, COPY, GUESSED)
         return replace(changes, without_waiting=stopped, host=_on_host(changes, held, gone)), mine
     if change.subject == "loader":
         changes = replace(changes, loader=gone)
@@ -282,19 +295,13 @@ def _concerned(program: Program, change: Change) -> tuple[Bools, list[Intervals]
     if change.subject in ("kernel", "class"):
         matches = searched(change.name, _CHANGE_HINT) if change.subject == "kernel" else _is_of_class(change.name)
         mine = map_names(names, matches, pl.Boolean()).to_numpy() & (work.sort != MEMCPY)
-    elif change.subject in ("op", "range"):
-        matches = searched(change.name, _CHANGE_HINT) if change.subject == "op" else _is_named(change.name)
-        categories = ("operator",) if change.subject == "op" else ("user_range", "module", "python", "step")
-        held = list(_spans_like(spans, threads, matches, categories))
+    elif change.subject in ("op", "range", "self"):
+        held = list(_named_on_host(program, change))
         mine = called_within(work, held)
     elif change.subject == "launch":
         held = list(_spans_like(spans, threads, is_launch_call, ("runtime", "driver")))
     elif change.subject == "loader":
-        held = list(_spans_like(spans, threads, lambda _: True, ("dataloader",)))
-        # Of a loader with workers only the wait goes; the thread still takes the batch over. Which of the two its time
-        # is cannot be said if the pace is not known, so all of it goes at best.
-        for thread, is_known in program.loader_known.items():
-            held[thread] = nowhere(threads)[thread] if is_known else held[thread]
+        held = _fetches(program)
         _require(change, program.loader_known or any(times[0].size for times in held))
         return mine, held
     elif change.subject == "sync":
@@ -313,6 +320,33 @@ def _concerned(program: Program, change: Change) -> tuple[Bools, list[Intervals]
         mine = np.ones(work.row.size, np.bool_)
     _require(change, mine.any() or any(times[0].size for times in held))
     return mine, held
+
+
+def _fetches(program: Program) -> list[Intervals]:
+    """The times that threads spend on getting batches, as far as they may go.
+
+    Of a loader with workers only the wait goes; the thread still takes the batch over. What is which may not be known:
+    then all of it may go.
+    """
+    threads = program.threads
+    held = list(_spans_like(program.spans, threads, lambda _: True, ("dataloader",)))
+    for thread, is_known in program.loader_known.items():
+        if is_known:
+            held[thread] = nowhere(threads)[thread]
+    return held
+
+
+def _named_on_host(program: Program, change: Change) -> Iterator[Intervals]:
+    """The times on each thread of the operators or ranges that a change names."""
+    spans, threads = program.spans, program.threads
+    if change.subject == "range":
+        return _spans_like(spans, threads, _is_named(change.name), ("user_range", "module", "python", "step"))
+    matches = searched(change.name, _CHANGE_HINT)
+    return (
+        _innermost_like(spans, threads, matches)
+        if change.subject == "self"
+        else _spans_like(spans, threads, matches, ("operator",))
+    )
 
 
 def _captured(program: Program) -> list[Intervals]:

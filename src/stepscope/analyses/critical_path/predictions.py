@@ -25,10 +25,11 @@ from stepscope.analyses.critical_path.replay import (
     positions,
     program_of,
 )
-from stepscope.analyses.critical_path.threads import host_threads
+from stepscope.analyses.critical_path.threads import LONG_AGO, host_threads
 from stepscope.analyses.critical_path.windows import RECORDING, path_windows
+from stepscope.analyses.critical_path.work import KERNEL_WAIT, NOTHING
 from stepscope.core.errors import MissingTable, StepscopeError
-from stepscope.core.intervals import Ints, own_lengths
+from stepscope.core.intervals import Ints, covered, own_lengths
 from stepscope.core.names import map_names
 from stepscope.core.report import Gain
 from stepscope.core.schema import ARROWS, DEVICE_WORK, OPS, STEPS, Column, Table
@@ -111,8 +112,22 @@ _TAKE_OVER = 0.05
 #: Smaller gains need no bounds of their own.
 _NO_GAIN = 0.01
 _TRAFFIC_UNKNOWN = "the recording does not say how much the memory of the device holds these kernels up"
-_WAIT_UNKNOWN = "the recording does not say how much of a fetch is waiting, and how much is taking the batch over"
 _PACE_UNKNOWN = "the step never waited for the data loader, so the loader's pace is not known"
+_WAIT_UNKNOWN = "fetching a batch may be waiting for it or taking it over: the recording does not say"
+_CALLS_UNKNOWN = "the recording does not say which calls queued the work of the device"
+
+
+def _unknown(program: Program, wanted: Sequence[Change], changes: Changes, *, is_gain: bool) -> str | None:
+    """What the recording does not say and an answer needs; None if nothing."""
+    if any(change.subject == "bandwidth" or change.change == "fused" for change in wanted):
+        return _TRAFFIC_UNKNOWN
+    took = program.work.end - program.work.start
+    is_of_device = (changes.work != 1).any() or changes.detached is not None
+    if is_of_device and 2 * took[program.work.call < 0].sum() > took.sum():
+        return _CALLS_UNKNOWN
+    if is_gain and not all(program.loader_known.values()):
+        return _WAIT_UNKNOWN if any(change.subject == "loader" for change in wanted) else _PACE_UNKNOWN
+    return None
 
 
 def scenario(program: Program, wanted: Sequence[Change]) -> dict[str, object]:
@@ -128,28 +143,26 @@ def with_parts(program: Program, wanted: Sequence[Change]) -> tuple[dict[str, ob
     run = graph.run(changes)
     # What was queued before the recording shortens the first steps of a replay, so the later ones are measured.
     steady = slice(recorded.size // 2, None)
-    variants = [replace(graph, spare=spare) for spare in _SPARE]
-    lengths = [graph.lengths(run), *(other.lengths(other.run(changes)) for other in variants)]
-    whole = max(float(recorded[steady].sum()), 1.0)
-    means = [step_ns * (float(each[steady].sum()) / whole) for each in lengths]
-    if all(change.factor is None or change.factor <= 1 for change in wanted):
-        # Less work makes nothing later. Only where steps are divided can move, by what the device lagged at the bounds.
-        means = [min(mean, step_ns) for mean in means]
+    lengths, whole = graph.lengths(run), max(float(recorded[steady].sum()), 1.0)
+    most = _most_saved(program, changes)
+    means = [_within_reason(step_ns, step_ns * (float(lengths[steady].sum()) / whole), most)]
+    if means[0] < (1 - _NO_GAIN) * step_ns:
+        for other in (replace(graph, spare=spare) for spare in _SPARE):
+            lengths = other.lengths(other.run(changes))
+            means.append(_within_reason(step_ns, step_ns * (float(lengths[steady].sum()) / whole), most))
     is_model = any(change.change == "graphs" for change in wanted)
+    reason = _unknown(program, wanted, changes, is_gain=means[0] < (1 - _NO_GAIN) * step_ns)
+    if reason == _CALLS_UNKNOWN:
+        means[0] = max(step_ns - most, 0.0)
     predicted, width = means[0], _width(recorded[steady]) * means[0] * (1 + is_model)
-    low, high, reason = max(min(means) - width, 0.0), max(means) + width, None
+    low, high = max(min(means) - width, 0.0), max(means) + width
     if "loader" in {change.subject for change in wanted} and not program.loader_known:
         high += _TAKE_OVER * predicted
     if is_model and recorded.size == 1:
         # What a single step does for the first time, such as loading code, cannot be separated from what each does.
         idle = graph.lengths(graph.run(changed(program, [change_of("host: free")])))
         low = min(low, step_ns * float(idle.sum()) / whole)
-    is_gain = predicted < (1 - _NO_GAIN) * step_ns
-    if is_gain and not all(program.loader_known.values()):
-        of_loader = any(change.subject == "loader" for change in wanted)
-        high, reason = max(high, step_ns), _WAIT_UNKNOWN if of_loader else _PACE_UNKNOWN
-    if any(change.subject == "bandwidth" or change.change == "fused" for change in wanted):
-        high, reason = max(high, step_ns), _TRAFFIC_UNKNOWN
+    high = max(high, step_ns) if reason else high
     spent = _binding(graph, run, changes, int(np.argsort(recorded)[recorded.size // 2]))
     row: dict[str, object] = {
         "scenario": " + ".join(map(str, wanted)),
@@ -164,6 +177,35 @@ def with_parts(program: Program, wanted: Sequence[Change]) -> tuple[dict[str, ob
         "reason": reason,
     }
     return row, spent
+
+
+def _most_saved(program: Program, changes: Changes) -> float:
+    """The time that the changes take away from a mean step: its work, its host time and its waits, in ns.
+
+    No step can gain more, as its longest path loses no more than what is taken away.
+    """
+    work, held, moments, windows = program.work, program.graph.held, program.graph.moments, program.windows
+    took, gaps = work.end - work.start, np.where(held.by == NOTHING, 0, work.start - held.at)
+    saved = ((1 - changes.work) * took).sum() + ((1 - changes.waits[held.wait]) * np.maximum(gaps, 0)).sum()
+    if changes.detached is not None:
+        saved += took[changes.detached].sum()
+    if changes.captured is not None:
+        saved += np.maximum(gaps, 0)[changes.captured & (held.wait != KERNEL_WAIT)].sum()
+    waited = np.where(moments.since == LONG_AGO, 0, moments.at - moments.since)
+    saved += np.minimum(waited, (1 - changes.loader) * moments.lag)[moments.kind == LOADER].sum()
+    saved += waited[np.isin(moments.kind, changes.without_waiting)].sum()
+    for on_thread in changes.host:
+        for factor, times in on_thread:
+            saved += (1 - factor) * covered(times, windows.begin, windows.end).sum()
+    return float(saved) / max(windows.low.size, 1)
+
+
+def _within_reason(step_ns: float, predicted_ns: float, most_ns: float) -> float:
+    """The prediction, which saves no more than that. Ends of a replay can say otherwise, where few steps are replayed.
+
+    A negative `most_ns` is a change that adds time.
+    """
+    return min(max(predicted_ns, step_ns - most_ns), step_ns) if most_ns >= 0 else predicted_ns
 
 
 def of_ratio(wanted: Change, step_ns: float, ratio: float) -> dict[str, object]:
@@ -188,15 +230,18 @@ def gains(
 ) -> list[Gain | None]:
     """What each question, a few changes as text, is worth for a step of this length; None where nothing was recorded.
 
-    The median step and its neighbours are replayed.
+    The median step and those around it are replayed. Without steps the gain is the time that is saved of the whole.
+
+    Of a recording with very many threads, as only damaged files have, no question is answered.
 
     Units: ns. Raises MissingTable (no host side).
     """
-    if not questions:
-        return []
+    if not questions or spans["track_id"].n_unique() > _MOST_TRACKS:
+        return [None] * len(questions)
     program = near_median_program(spans, tracks, steps, ops, arrows)
     asked = ([change for text in texts if _concerns(change := change_of(text), program)] for texts in questions)
-    return [_gain(scenario(program, wanted), wanted, step_ns) if wanted else None for wanted in asked]
+    rows = ((scenario(program, wanted), wanted) if wanted else None for wanted in asked)
+    return [None if row is None else _gain(*row, step_ns) for row in rows]
 
 
 def near_median_program(
@@ -227,23 +272,24 @@ def _concerns(change: Change, program: Program) -> bool:
     return True
 
 
-#: Steps around the median one that a quick answer replays, on either side.
-_NEIGHBOURS = 1
+#: A quick answer replays the step of median length and so many around it that all together have so many spans.
+_LEAST_STEPS, _QUICK_SPANS = 3, 20_000
+_MOST_TRACKS = 2_000
 
 
 def near_median(spans: pl.DataFrame, steps: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The spans and steps of the step of median length and of its neighbours; all if there are no more steps.
+    """The spans and steps of the step of median length and of those around it; all if the recording is small.
 
     Device work counts where it was queued, and what ran when the first step began is part of it.
     """
-    n = 2 * _NEIGHBOURS + 1
+    n = max(_LEAST_STEPS, _QUICK_SPANS * steps.height // max(spans.height, 1))
     if steps.height <= n:
         return spans, steps
     steps = steps.sort("ts_ns")
     rank = steps["rank"][int(steps["dur_ns"].arg_sort()[steps.height // 2])]
     steps = steps.filter(pl.col("rank").eq_missing(pl.lit(rank, pl.Int32)))
     middle = int(steps["dur_ns"].arg_sort()[steps.height // 2])
-    first = min(max(middle - _NEIGHBOURS, 0), max(steps.height - n, 0))
+    first = min(max(middle - n // 2, 0), max(steps.height - n, 0))
     steps = steps.slice(first, n)
     low, high = steps["ts_ns"][0], steps["ts_ns"][-1] + steps["dur_ns"][-1]
     is_work = pl.col("category").is_in(DEVICE_WORK)

@@ -86,8 +86,8 @@ def unchanged(work: Work, n_threads: int) -> Changes:
 
 
 #: What a moment waits for: device work in a synchronising call or a blocking copy, another thread, room in the launch
-#: queue, the data loader.
-SYNC, COPY, THREAD, QUEUE, LOADER = MOMENTS = range(5)
+#: queue, the data loader, device work in an operator that stands for a synchronising call.
+SYNC, COPY, THREAD, QUEUE, LOADER, GUESSED = MOMENTS = range(6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +198,7 @@ class Graph:
     @property
     def n_inferred(self) -> int:
         """How many dependencies no field of the recording names."""
-        guessed = np.isin(self.moments.kind, (THREAD, QUEUE, LOADER))
+        guessed = np.isin(self.moments.kind, (THREAD, QUEUE, LOADER, GUESSED))
         return int(guessed.sum()) + int((self.held.across >= 0).sum())
 
     def run(self, changes: Changes) -> Replay:
@@ -350,7 +350,7 @@ def _moments(waited: Waits, work: Work, passed: Sequence[Handoffs], limits: Limi
     lag = np.where(is_held, 0, np.minimum(lag, np.median(tails) if tails.size else 0)).astype(np.int64)
     since = np.where(is_held, waited.start, waited.end)
     none = np.full(waited.row.size, -1, np.int64)
-    kind = np.where(waited.is_copy, COPY, SYNC)
+    kind = np.select([waited.is_copy, waited.is_inferred], [COPY, GUESSED], SYNC)
     awaited = np.where(is_held, waited.work, waited.queued)
     parts = [(kind, waited.thread, at, since, awaited, lag, none, none)]
     for one in passed:

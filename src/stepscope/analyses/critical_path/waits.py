@@ -26,10 +26,9 @@ from stepscope.analyses.critical_path.threads import (
 from stepscope.analyses.critical_path.work import Work, calls_like, rows_of
 from stepscope.core.collectives import talks_to_ranks
 from stepscope.core.intervals import Bools, Intervals, Ints, covered, union
-from stepscope.core.names import is_sync_call, map_names
+from stepscope.core.names import SYNC_OPERATORS, is_sync_call, map_names
 
 _STREAM_SYNC = "stream sync"
-_READS = re.compile(r"^(?:aten::)?(?:_local_scalar_dense|nonzero|masked_select|_unique2)$")
 #: `until` is when the thread became active again, `busy` when the source was last active.
 _HANDOFF = ("thread", "source", "at", "since", "until", "busy")
 
@@ -45,17 +44,19 @@ class Waits:
     work: Ints  # the work whose end it waited for; -1 if all was done
     queued: Ints  # if all was done: the work that its thread had queued last; -1 if none
     is_copy: Bools  # whether it is the call of a blocking copy
+    is_inferred: Bools  # whether an operator stands for a call that the recorder does not note
 
 
 def waits(spans: pl.DataFrame, tracks: pl.DataFrame, threads: Threads, work: Work) -> Waits:
     """Every synchronising call, and every call that queued a copy and was open when the copy ended.
 
     A synchronising call waited for the work that ended last while it was open, out of all that its process had queued
-    before, or on its stream only if the recorder names the stream.
+    before, or on its stream only if the recorder names the stream. Where the recorder notes no such call, operators
+    that need a value of the device stand for them.
     """
     rows = calls_like(spans, is_sync_call)
-    if not rows.size:  # the recorder leaves calls of the runtime out, or gives them other names
-        rows = _reading_operators(spans)
+    is_noted = rows.size > 0
+    rows = rows if is_noted or not work.row.size else _sync_operators(spans, threads)
     lanes = spans["track_id"].gather(rows).cast(pl.Int64).to_numpy()
     on_thread = threads.codes(lanes) >= 0
     rows, lanes = rows[on_thread], lanes[on_thread]
@@ -63,19 +64,26 @@ def waits(spans: pl.DataFrame, tracks: pl.DataFrame, threads: Threads, work: Wor
     thread = threads.codes(lanes)
     awaited = _awaited(spans, tracks, threads, work, rows)
     synced = Waits(
-        rows, thread, start, end, awaited, np.where(awaited < 0, _queued(work, thread, start, end), -1), rows < 0
+        rows,
+        thread,
+        start,
+        end,
+        awaited,
+        np.where(awaited < 0, _queued(work, thread, start, end), -1),
+        rows < 0,
+        np.full(rows.size, not is_noted),
     )
     copied = _copies(work)
     pairs = ((getattr(synced, name), getattr(copied, name)) for name in Waits.__slots__)
     return Waits(*(np.concatenate(pair) for pair in pairs))
 
 
-def _reading_operators(spans: pl.DataFrame) -> Ints:
-    """Rows of the operators that need a value from the device, so that they wait for it."""
-    rows = np.flatnonzero((spans["category"] == "operator").to_numpy())
-    reads = map_names(spans["name"].gather(rows), lambda name: _READS.search(name) is not None, pl.Boolean())
-    result: Ints = rows[reads.to_numpy()]
-    return result
+def _sync_operators(spans: pl.DataFrame, threads: Threads) -> Ints:
+    """Rows of the operators that wait for the device; of nested ones the outermost."""
+    waiting = spans["category"].gather(threads.row) == "operator"
+    waiting &= spans["name"].gather(threads.row).cast(pl.String).is_in(SYNC_OPERATORS)
+    mine = np.flatnonzero(waiting.to_numpy())
+    return threads.row[mine[~np.isin(threads.parent[mine], mine)]]
 
 
 def _times(spans: pl.DataFrame, rows: Ints) -> tuple[Ints, Ints]:
@@ -137,7 +145,9 @@ def _copies(work: Work) -> Waits:
     mine = mine[np.lexsort((work.end[mine], work.call[mine]))]
     last = mine[np.flatnonzero(np.diff(work.call[mine], append=-1))]
     none = np.full(last.size, -1, np.int64)
-    return Waits(work.call[last], work.thread[last], work.called[last], work.returned[last], last, none, none < 0)
+    return Waits(
+        work.call[last], work.thread[last], work.called[last], work.returned[last], last, none, none < 0, none > 0
+    )
 
 
 @dataclass(frozen=True, slots=True)

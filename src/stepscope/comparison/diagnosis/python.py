@@ -18,12 +18,11 @@ from stepscope.comparison.diagnosis.change import Change, evidence, span
 from stepscope.comparison.diagnosis.io import blocked, blocked_evidence, waiting_for_disk
 from stepscope.comparison.model import PROCESS, RuledOut
 from stepscope.core import units
-from stepscope.core.names import is_graph_launch, is_sync_call, shorten
+from stepscope.core.names import SYNC_OPERATORS, is_graph_launch, is_sync_call, shorten
 
 #: Dispatching, recording and launching an operator costs 5 to 20 µs. If its own time is less than a few times that, the
 #: call costs more than the work.
 SMALL_NS = 50_000.0
-_SYNCS = ("aten::item", "aten::_local_scalar_dense", "aten::nonzero", "aten::is_nonzero", "aten::equal")
 _COLLECTED = ("process_python_gc_time", "python_gc_time")
 
 
@@ -101,7 +100,7 @@ def small_calls(view: View) -> Small:
     more = work.filter((pl.col("added") > 0) & pl.col("calls_real")).sort("delta_ns", descending=True)
     is_small = pl.col("delta_ns") / pl.col("added") < SMALL_NS
     small, long = more.filter(is_small), more.filter(~is_small)
-    is_sync = pl.col("name").is_in(_SYNCS) | pl.col("name").map_elements(is_sync_call, return_dtype=pl.Boolean)
+    is_sync = pl.col("name").is_in(SYNC_OPERATORS) | pl.col("name").map_elements(is_sync_call, return_dtype=pl.Boolean)
     syncs = float(small.filter(is_sync).select(pl.col("added").max().fill_null(0.0)).item())
     feeds = 0 < float(long["added"].sum()) <= 2 * syncs
     is_gone = (pl.col("own_ns_base") > 0.01 * view.base_ns) & (pl.col("calls_other") < 0.5 * pl.col("calls_base"))

@@ -11,6 +11,9 @@ import os
 import re
 from pathlib import Path
 
+from stepscope.core.result_tables import ASCEND
+from stepscope.readers.formats import LIST, OBJECT, SQLITE, Format, Sign
+
 #: The databases of a rank; others in the folder hold results.
 DATABASE = re.compile(r"(?:^|[/\\])(?:ascend_\w+_profiler|msprof)_?[\w-]*\.db\Z")
 _PACKING = r"(?:\.(?:gz|zst|xz|bz2))?\Z"
@@ -69,3 +72,29 @@ def _listed(folder: Path) -> frozenset[str]:
         return frozenset(os.listdir(folder))  # noqa: PTH208  a folder may be listed and its files not searched
     except OSError:
         return frozenset()
+
+
+FORMATS = (
+    Format(
+        name="ascend",
+        doc="Ascend's profilers: a rank's folder as text or as SQLite (ascend_pytorch_profiler_*.db, msprof_*.db)",
+        module="ascend.folder",
+        signs=(
+            # The tables of these databases are listed anywhere in the file.
+            Sign(1.0, SQLITE, path=DATABASE),
+            Sign(1.0, SQLITE, (b"COMPUTE_TASK_INFO", b"STRING_IDS")),
+            Sign(1.0, SQLITE, path=re.compile(r"(?:^|[/\\])analysis\.db\Z"), superseded=0.35),
+            Sign(1.0, re.compile(OBJECT.pattern + b"|" + LIST.pattern), (b'"ph"',), path=TIMELINE_PATH),
+            Sign(1.0, OBJECT, (b'"Communication Time Info"',), superseded=0.35),
+            Sign(1.0, OBJECT, (b'"Transport Type"', b'"Transit Size(MB)"'), superseded=0.35),
+            *(Sign(1.0, columns=columns, superseded=0.35) for columns in HEADERS.values()),
+        ),
+        provides=(
+            "devices", "tracks", "spans", "ops", "kernels", "transfers", "collectives", "kernel_metrics", "allocations",
+            "counters", "stacks", "arrows", "steps", "issues", *ASCEND,
+        ),
+        companion_files=family,
+        is_superseded=is_superseded,
+        endings=(".json", ".db", ".csv"),
+    ),
+)  # fmt: skip

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from zipfile import ZipFile
 
+    from stepscope.core.trace import Trace
+
 
 class IssueLog:
     """Counts by code, each with its severity and one example."""
@@ -330,3 +332,9 @@ def give_back(n_bytes: int | None = None) -> None:
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, musl has not
         if trim is not None:
             trim(0)
+
+
+def with_issues(trace: Trace, issues: IssueLog) -> Trace:
+    """The trace with further issues."""
+    table = issues.table()
+    return trace if table.is_empty() else trace.with_tables(issues=pl.concat([ISSUES.conform(trace.issues), table]))

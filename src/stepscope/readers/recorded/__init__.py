@@ -3,10 +3,38 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from stepscope.readers.formats import RECORDING
+import polars as pl
+
+from stepscope.core import files
+from stepscope.core.errors import StepscopeError
+from stepscope.readers.formats import OBJECT, Format, Sign
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: Each kind of side file, by the names that it may have.
+COUNTER_FILES = ("counters.parquet", "counters.csv", "counters.csv.gz", "counters.csv.zst")
+_TEXTS = dict.fromkeys(("metric", "unit", "device"), pl.String())
+COUNTER_COLUMNS = {"ts_ns": pl.Int64(), **_TEXTS, "value": pl.Float64()}
+STACK_FILES = ("stacks.tsv.gz", "stacks.tsv")
+SCHEDULING = "sched.ring"
+RECORDING = "meta.json"
+
+
+def side_file(path: str, names: Sequence[str]) -> str | None:
+    """The side file of one of these names in the folder of a trace, if there is one."""
+    folder, _ = files.split(path)
+    if files.is_url(path):  # one listing, which fsspec keeps, in place of a question for each name
+        try:
+            listed = set(files.files_in(folder, deep=False))
+        except StepscopeError:  # a web server, or a bucket whose objects may be read and not listed
+            return None
+        return next((file for name in names if (file := files.joined(folder, name)) in listed), None)
+    return next((file for name in names if files.exists(file := files.joined(folder, name))), None)
 
 
 def recording_of(path: str) -> dict[str, Any]:
@@ -16,3 +44,24 @@ def recording_of(path: str) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return recording if isinstance(recording, dict) and recording.get("recorder") == "stepscope" else {}
+
+
+FORMATS = (
+    Format(
+        name="step_costs",
+        doc="Costs of steps from a training loop's timer, as JSON: for the Perf Summary of export --to paddle-summary",
+        module="recorded.step_costs",
+        signs=(Sign(0.3, OBJECT, pattern=re.compile(rb'"batch_cost_s"\s*:'), within=4096),),
+        provides=("step_costs",),
+    ),
+    Format(
+        name="counters",
+        doc="counters that `stepscope record` wrote without a profile (counters.csv, .gz, .zst, .parquet)",
+        module="recorded.counters",
+        signs=(
+            Sign(0.3, re.compile(rb"PAR1"), path=re.compile(r"(?:^|/)counters\.parquet/*\Z")),
+            Sign(0.3, columns=tuple(COUNTER_COLUMNS)),
+        ),
+        provides=("devices", "counters", "issues"),
+    ),
+)  # fmt: skip

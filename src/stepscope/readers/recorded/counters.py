@@ -19,9 +19,8 @@ from stepscope.core.errors import CorruptInput, StepscopeError
 from stepscope.core.schema import COUNTERS, DEVICES
 from stepscope.core.trace import Meta, Trace, extent_ns
 from stepscope.readers.common.columns import whole_number
-from stepscope.readers.common.source import IssueLog, Source
-from stepscope.readers.formats import COUNTER_COLUMNS, with_issues
-from stepscope.readers.recorded import recording_of
+from stepscope.readers.common.source import IssueLog, Source, with_issues
+from stepscope.readers.recorded import COUNTER_COLUMNS, recording_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -18,9 +18,8 @@ from stepscope.core.errors import StepscopeError
 from stepscope.core.intervals import union
 from stepscope.core.schema import SCHED, SPANS, TRACKS
 from stepscope.core.trace import extent_ns
-from stepscope.readers.common.source import IssueLog
-from stepscope.readers.formats import SCHEDULING, side_file, with_issues
-from stepscope.readers.recorded import recording_of
+from stepscope.readers.common.source import IssueLog, with_issues
+from stepscope.readers.recorded import SCHEDULING, recording_of, side_file
 from stepscope.readers.recorded.sched_events import (
     BLOCKED,
     ENDED,

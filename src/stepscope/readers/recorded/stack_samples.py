@@ -17,9 +17,8 @@ from stepscope.core.errors import CorruptInput, StepscopeError
 from stepscope.core.names import map_names
 from stepscope.core.schema import STACK_SAMPLES, STACKS
 from stepscope.core.trace import extent_ns
-from stepscope.readers.common.source import IssueLog, Source
-from stepscope.readers.formats import STACK_FILES, side_file, with_issues
-from stepscope.readers.recorded import recording_of
+from stepscope.readers.common.source import IssueLog, Source, with_issues
+from stepscope.readers.recorded import STACK_FILES, recording_of, side_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -22,13 +22,8 @@ from stepscope.core.result_tables import ATTRIBUTION, CYCLES
 from stepscope.core.schema import COUNTERS
 from stepscope.core.trace import Meta, Result, Results, Trace
 from stepscope.readers.common.source import IssueLog, Source
-from stepscope.readers.formats import (
-    BYTE_ORDER_MARK,
-    LATENCYPRISM_COLUMNS,
-    LATENCYPRISM_COUNTERS,
-    csv_fields,
-    header_of,
-)
+from stepscope.readers.formats import BYTE_ORDER_MARK, csv_fields, header_of
+from stepscope.readers.latencyprism import LATENCYPRISM_COLUMNS, LATENCYPRISM_COUNTERS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

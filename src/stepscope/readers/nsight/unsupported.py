@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from stepscope.core.errors import UnknownFormat
-from stepscope.readers.formats import UNSUPPORTED, unsupported_suffix
+from stepscope.readers.nsight import UNSUPPORTED, unsupported_suffix
 
 if TYPE_CHECKING:
     from stepscope.readers.common.source import Source

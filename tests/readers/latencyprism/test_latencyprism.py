@@ -12,7 +12,7 @@ from stepscope.core.trace import Results
 from stepscope.readers import Source, expand, open_trace, reader_for
 from stepscope.readers.common.source import IssueLog
 from stepscope.readers.formats import header_of
-from stepscope.readers.latencyprism import nanoseconds, read_rows, unit_of
+from stepscope.readers.latencyprism.reader import nanoseconds, read_rows, unit_of
 
 
 @pytest.fixture
