@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 import stepscope
-from stepscope.core.errors import CorruptInput, StepscopeError
+from stepscope.core.errors import CorruptInput, StepscopeError, UnknownFormat
 from stepscope.readers import expand
 
 SUMMARIES = ("trace_view_json", "kernel_details_csv")
@@ -220,3 +220,10 @@ def test_step_times_that_differ_from_ours_are_named_in_one_line(trace, tmp_path)
     other = stepscope.load(files.folder(tmp_path / "a_ascend_pt", step_trace_time_csv=text))
     (line,) = [line for line in other.report().quality if "step times" in line]
     assert "computing in step 8 51 µs; here it is 50 µs" in line
+
+
+def test_a_summary_of_a_whole_cluster_is_refused_by_name(tmp_path):
+    path = tmp_path / "cluster_communication.json"
+    path.write_text('{"(0, 1)": {"step": {"a": {"0": {"Communication Time Info": {}}}}}}')
+    with pytest.raises(UnknownFormat, match=r"cluster_communication\.json has no records of one rank's collectives"):
+        stepscope.load(path)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from stepscope.core import files
-from stepscope.core.errors import CorruptInput, StepscopeError
+from stepscope.core.errors import CorruptInput, StepscopeError, UnknownFormat
 from stepscope.core.result_tables import ASCEND
 from stepscope.core.trace import Meta, Result, Results, Trace
 from stepscope.readers import ascend
@@ -131,6 +131,9 @@ def read(source: Source) -> Trace:
     results = {table: ASCEND[table].conform(frame) for table, frame in results.items() if frame.height}
     trace = _timeline(source, sheets, issues)
     if trace.spans.is_empty() and not results and not trace.tables:
+        if not sheets:  # JSON, as the cluster_communication.json that is made of all ranks
+            hint = "name the folder of each rank, `*_ascend_pt`; summaries of a whole cluster are not read"
+            raise UnknownFormat(f"{source.label} has no records of one rank's collectives", hint)
         raise CorruptInput("a header and no rows", "export the profile again", path=source.label)
     if {"communication_time", "communication_links"} <= results.keys():
         trace = with_collectives(trace, results["communication_time"], results["communication_links"])
