@@ -208,7 +208,7 @@ _MENDED = {
     "idle data_loading": ("loader: hidden",),
     "loading": ("loader: hidden",),
     "idle sync": ("sync: removed",),
-    "idle launching": ("launch: graphs",),
+    "idle launching": ("launch: free",),
     "memcpy": ("copies: free",),
 }
 
