@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from dumps import call, dump, write
 
 from stepscope import load, report
 from stepscope.cli import main
+from stepscope.core.errors import StepscopeError
 
 
 def folder_of(tmp_path):
@@ -34,3 +36,13 @@ def test_json_has_the_verdict_as_data(tmp_path, capsys):
     ]
     assert [(one["rank"], one["waits_for"]) for one in hang["waiting"]] == [(0, 2), (1, 2)]
     assert hang["innocent"] == [0, 1]
+
+
+def test_a_folder_of_two_jobs_is_refused_by_their_names(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        folder_of(tmp_path / name)
+    with pytest.raises(StepscopeError, match="dumps of 2 jobs") as caught:
+        report(str(tmp_path))
+    assert "one" in caught.value.message
+    assert "two" in caught.value.message

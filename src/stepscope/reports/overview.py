@@ -18,6 +18,7 @@ from stepscope.analyses.critical_path.predictions import gains
 from stepscope.analyses.kernels.kernels import kernels
 from stepscope.analyses.program.operators import operators
 from stepscope.analyses.resources.memory import device_memory
+from stepscope.core import files
 from stepscope.core.errors import MissingTable, StepscopeError
 from stepscope.core.names import KERNEL_CLASSES
 from stepscope.core.remedies import Recording, recording_of, remedy
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
 __all__ = ["WHAT", "overview", "overview_of_ranks", "summarise", "summarise_file"]
 
 _MEBIBYTE = 1 << 20
+_NAMED = 4  # folders of several jobs that an error names
 #: Of jobs with more files only summaries are cached: writing all traces takes a tenth of the reading time, and they
 #: would displace entries that are used more often.
 _MOST_CACHED = 64
@@ -84,6 +86,10 @@ def overview(source: Trace | Run, *, each: Each | None = None) -> Report:
     outcomes = (each or _in_turn)(one, source.paths)
     own = [one for one in outcomes if isinstance(one, Report)]
     hangs = [one for one in own if "memory" not in one.more]
+    if len(hangs) > 1:
+        names = [str(path) for path, one in zip(source.paths, outcomes, strict=True) if one in hangs]
+        folders = ", ".join(files.split(name)[0] for name in names[:_NAMED])
+        raise StepscopeError(f"dumps of {len(hangs):,} jobs: {folders}", "name the folder of one of them")
     if hangs:
         return hangs[0]
     if len(own) == n_files:

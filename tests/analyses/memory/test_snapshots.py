@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from snapshots import MIB, snapshot
 
 import stepscope
-from stepscope.analyses.memory.snapshots import memory_holders, memory_peak, memory_timeline
+from stepscope.analyses.memory.snapshots import _about, memory_holders, memory_peak, memory_timeline
 from stepscope.core.schema import MEMORY_BLOCKS, MEMORY_EVENTS, MEMORY_SEGMENTS
 
 
@@ -91,3 +91,21 @@ def test_peak_and_holders_agree_with_a_plain_count(steps, n_lost):
     assert holders["bytes"].sum() == peak
     assert (holders["bytes"] > 0).all()
     assert memory_timeline(*tables)["allocated_bytes"].to_list() == levels[n_lost:]
+
+
+@pytest.mark.parametrize(
+    ("frames", "line"),
+    [
+        (
+            ["apply (torch.cpp)", "torch::autograd::generated::BmmBackward0::apply(int)", "at::_ops::bmm::call(int)"],
+            "BmmBackward0",
+        ),
+        (["start", "at::_ops::bmm::call(int)", "at::_ops::empty::call(int)"], "aten::bmm"),
+        (["torch::autograd::generated::DivBackward0::apply(int)", "at::detail::empty_cuda()"], "DivBackward0"),
+        (["main (/x/train.py:3)", "at::_ops::add_Tensor::call(int)"], "main (/x/train.py:3)"),
+        (["start", "c10::cuda::malloc()"], "start"),
+    ],
+)
+def test_a_line_is_the_users_or_else_the_operator(frames, line):
+    stacks = pl.DataFrame({"stack_id": [0], "frames": [frames]}, schema_overrides={"stack_id": pl.UInt32})
+    assert _about(stacks)["line"].to_list() == [line]

@@ -120,6 +120,10 @@ MEMORY_TIMELINE = Table(
 )
 _LIBRARIES = re.compile(r"/(?:site|dist)-packages/|/lib/python3|<frozen|/torch/|\(<string>")
 _PYTHON = re.compile(r"\.py(?::\d+)?\)$|\(<(?:string|stdin|ipython)")
+#: In C++ frames: what autograd runs backward, or the operator that is called. The outermost says most.
+_OPERATION = re.compile(
+    r"autograd::(?:generated::)?(\w+Backward\d*|AccumulateGrad|CopyBackwards)::apply|at::_ops::(\w+?)(?:_Tensor|_out)?::call"
+)
 #: Frames of the allocator and of what records and calls it.
 _PLUMBING = re.compile(r"torch::unwind|CapturedTraceback|^(?:torch|c10)::cuda::|c10_npu|^at::detail::|^c10::")
 #: What a stack says of the tensors that it makes, the first that fits: how sure it is, if they are never freed.
@@ -309,12 +313,16 @@ def _with_rest(rows: pl.DataFrame, peak: int) -> pl.DataFrame:
 
 
 def _about(stacks: pl.DataFrame) -> pl.DataFrame:
-    """For each stack: its frames in a line, the innermost line of the user's code, and what hints at its category."""
+    """For each stack: its frames in a line, the innermost line of the user's code, and what hints at its category.
+
+    Where no frame is Python's, the operator that runs stands for the line.
+    """
     rows = []
     for stack_id, frames in stacks.select("stack_id", "frames").iter_rows():
         python = [frame for frame in frames if _PYTHON.search(frame)]
         own = [frame for frame in python if not _LIBRARIES.search(frame)]
-        telling = own or python or [frame for frame in frames if not _PLUMBING.search(frame)] or frames
+        nodes = [match[1] or f"aten::{match[2]}" for match in map(_OPERATION.search, reversed(frames)) if match]
+        telling = own or python or nodes or [frame for frame in frames if not _PLUMBING.search(frame)] or frames
         line = telling[-1] if telling else None
         sign = next(((name, sure) for name, sure, sign in _SIGNS if any(map(sign.search, frames))), (None, None))
         rows.append((stack_id, " > ".join(python or frames), line, *sign))
