@@ -270,7 +270,13 @@ def _stalled_text(key: Key, call: Call) -> str:
 
 
 def _in_a_circle(waits: Waits, edges: Mapping[int, Mapping[int, Key]], component: Sequence[int]) -> dict[int, Culprit]:
-    """Of ranks that wait for each other, those that call things in another order than until then, or than others."""
+    """Of ranks that wait for each other, those that call things in another order than until then, or than others.
+
+    A call that two ranks share, that both have made, and that is the first open one of both, waits for the link alone.
+    """
+    links = [one for one in waits.instances.values() if set(one.calls) <= set(component) and _is_first(waits, one)]
+    if len(links) == 1:
+        return _of_a_whole_call(waits, links[0])
     departures = {rank: _departures(waits, rank) for rank in component}
     blamed = [rank for rank in component if departures[rank]]
     confidence = 0.8
@@ -284,6 +290,12 @@ def _in_a_circle(waits: Waits, edges: Mapping[int, Mapping[int, Key]], component
         text = f"It waits in {_named(own)}, while {_who(instance.calls).lower()} for it in {_named(instance)}."
         made[rank] = Culprit(rank, "other order", confidence, instance, text)
     return made
+
+
+def _is_first(waits: Waits, call: Instance) -> bool:
+    """Whether this is a call of two ranks that both have made, before all else that is open there."""
+    is_whole = len(call.calls) == 2 and not (call.absent or call.unknown)
+    return is_whole and all(waits.of_rank[rank][0] == call.key for rank in call.calls)
 
 
 def _against_the_order(waits: Waits, component: Sequence[int]) -> list[int]:
