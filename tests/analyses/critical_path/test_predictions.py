@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import polars as pl
 import pytest
-from path_traces import MAIN, PATH_TRACKS, US, Row, call, kernel, op, spans_of, steps_of
+from path_traces import MAIN, OTHER, PATH_TRACKS, US, Row, call, kernel, op, spans_of, steps_of
 
 from stepscope.analyses.critical_path.predictions import predictions
-from stepscope.core.errors import StepscopeError
+from stepscope.core.errors import MissingTable, StepscopeError
 
 # A host that needs 20 µs for a step queues a kernel of 60 µs, and waits for it.
 BOUND_BY_DEVICE = spans_of(
@@ -151,3 +151,11 @@ def test_the_pace_of_a_loader_that_was_never_waited_for_gives_a_bound():
     assert row["basis"] == "bound"
     assert row["low_ns"] < 35 * US < 62 * US < row["high_ns"]
     assert "loader" in row["reason"]
+
+
+def test_steps_of_a_thread_of_which_little_else_is_recorded_have_no_prediction():
+    spans = spans_of(
+        Row(MAIN, 0, 90, "ProfilerStep#0", "step", step=0), Row(OTHER, 10, 70, "gloo:all_reduce", "user_range")
+    )
+    with pytest.raises(MissingTable, match="threads that mark steps"):
+        predicted(spans, "comm: free")

@@ -25,8 +25,8 @@ from stepscope.analyses.critical_path.replay import (
     positions,
     program_of,
 )
-from stepscope.analyses.critical_path.threads import LONG_AGO, host_threads
-from stepscope.analyses.critical_path.windows import RECORDING, path_windows
+from stepscope.analyses.critical_path.threads import LONG_AGO, Threads, host_threads
+from stepscope.analyses.critical_path.windows import RECORDING, Windows, path_windows
 from stepscope.analyses.critical_path.work import KERNEL_WAIT, NOTHING
 from stepscope.core.errors import MissingTable, StepscopeError
 from stepscope.core.intervals import Ints, covered, own_lengths
@@ -95,11 +95,26 @@ def recorded_program(
     devices = recorded_work(spans, tracks)
     within = RECORDING if steps.is_empty() else None
     windows, _ = path_windows(spans, tracks, steps, devices, threads, within=within, step=None)
+    if devices.is_empty() and _is_quiet(threads, windows):
+        raise MissingTable("what the threads that mark steps do", needed_by="predictions", topic="host")
     program = program_of(spans, tracks, ops, arrows, devices, threads, windows)
     if program.work.call.size and (program.work.call < 0).all():
         # The device would then seem to need nothing of the host, nor the host anything of the device.
         raise MissingTable("the calls that queued the device's work", needed_by="predictions", topic="host")
     return program
+
+
+#: A thread that is active for less of its steps is not recorded, but for a few events.
+_LEAST_ACTIVE = 0.01
+
+
+def _is_quiet(threads: Threads, windows: Windows) -> bool:
+    """Whether next to nothing is recorded of the threads that steps belong to."""
+    active = sum(
+        int(covered(threads.active[main], windows.begin[[i]], windows.end[[i]]).sum())
+        for i, main in enumerate(windows.main.tolist())
+    )
+    return active < _LEAST_ACTIVE * int((windows.end - windows.begin).sum())
 
 
 #: Quantiles of the lags of dependencies that held nothing up: the median for the prediction, these for its interval.
