@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from stepscope.analyses import Analysis
     from stepscope.core.options import HasOptions
-    from stepscope.core.schema import Column, Table
+    from stepscope.core.table import Column, Table
 
 ROOT = Path(__file__).parents[1]
 MADE = "<!-- Made by scripts/generate_docs.py from the code; `make docs` writes it anew. -->\n"

@@ -16,7 +16,8 @@ from stepscope.core.errors import (
     UnsupportedVersion,
 )
 from stepscope.core.report import Bar, Block, Finding, Part, Report
-from stepscope.core.schema import TABLES, Category, Column, Name, Table
+from stepscope.core.schema import TABLES, Category
+from stepscope.core.table import Column, Name, Table
 from stepscope.core.trace import Meta, Result, Results, Run, Trace
 from stepscope.exports import Context, Export, Folder, Stream
 from stepscope.readers.common.source import Source

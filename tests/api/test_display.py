@@ -12,7 +12,7 @@ from stepscope import load_run
 from stepscope.api import display
 from stepscope.core.errors import StepscopeError
 from stepscope.core.report import Block, Report
-from stepscope.core.schema import Table
+from stepscope.core.table import Table
 from stepscope.renderers import figures
 
 EVIL = "<img src=x onerror=alert(1)>"

@@ -9,7 +9,7 @@ from web_traces import HOSTILE, training, written
 from stepscope import load_run, renderers, show
 from stepscope.api import verbs
 from stepscope.core.report import Block
-from stepscope.core.schema import Column, Table
+from stepscope.core.table import Column, Table
 from stepscope.web.pages.single_file import comparison_page, report_page
 
 STACKS = Table(

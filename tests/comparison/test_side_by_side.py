@@ -5,7 +5,7 @@ import pytest
 
 from stepscope.comparison.side_by_side import side_by_side
 from stepscope.core.errors import StepscopeError
-from stepscope.core.schema import Column, Table
+from stepscope.core.table import Column, Table
 
 TABLE = Table(
     "things",

@@ -13,7 +13,8 @@ import stepscope.analyses.ranks.calls as rank_calls_home
 from stepscope import analyses
 from stepscope.core.errors import MissingTable, StepscopeError, UnknownName
 from stepscope.core.result_tables import CYCLES
-from stepscope.core.schema import SPANS, TABLES, Column, Table
+from stepscope.core.schema import SPANS, TABLES
+from stepscope.core.table import Column, Table
 from stepscope.core.trace import Meta, Result, Results, Run, Trace
 from stepscope.query import tables as views
 from stepscope.query.map_files import calls_of_ranks

@@ -9,7 +9,8 @@ import polars as pl
 import pytest
 
 from stepscope.core.report import Bar, Block, Finding, Note, Part, Report
-from stepscope.core.schema import ISSUES, Column, Name, Table
+from stepscope.core.schema import ISSUES
+from stepscope.core.table import Column, Name, Table
 
 NAMES = (
     "[bold red]ampere_sgemm[/bold red] `x` | $y$ *z* __global__ <script>&amp;",

@@ -3,7 +3,8 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from stepscope.core.schema import SPANS, TRANSFERS, Column, Table
+from stepscope.core.schema import SPANS, TRANSFERS
+from stepscope.core.table import Column, Table
 from stepscope.renderers.cells import cell, cells, labels, width
 
 

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from stepscope.core.report import Block
-from stepscope.core.schema import Column, Table
+from stepscope.core.table import Column, Table
 from stepscope.renderers import Screen, find
 
 CSV = find("csv")

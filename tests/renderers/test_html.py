@@ -14,7 +14,7 @@ import pytest
 from stepscope import renderers
 from stepscope.analyses.costs.roofline import ROOFLINE
 from stepscope.core.report import Bar, Block, Finding, Note, Part, Report
-from stepscope.core.schema import Column, Table
+from stepscope.core.table import Column, Table
 from stepscope.renderers import Screen, figures
 from stepscope.renderers.html import fragment
 

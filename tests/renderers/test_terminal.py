@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.core.report import Bar, Block, Finding, Note, Part, Report
-from stepscope.core.schema import Column as SchemaColumn
-from stepscope.core.schema import Name, Table
+from stepscope.core.table import Column as SchemaColumn
+from stepscope.core.table import Name, Table
 from stepscope.renderers import Screen, find
 from stepscope.renderers.cells import width
 from stepscope.renderers.terminal import Column, fit, grid, pad

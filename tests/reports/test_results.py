@@ -5,7 +5,8 @@ import pytest
 
 import stepscope
 from stepscope.core.result_tables import ATTRIBUTION, CYCLES, NSYS
-from stepscope.core.schema import ISSUES, Column, Table
+from stepscope.core.schema import ISSUES
+from stepscope.core.table import Column, Table
 from stepscope.core.trace import Meta, Result, Results
 from stepscope.reports._results import summarise_results
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import polars as pl
 import pytest
 
 from stepscope import store
-from stepscope.core.schema import SPANS, TABLES, Column, Table
+from stepscope.core.schema import SPANS, TABLES
 from stepscope.core.trace import Meta, Trace
+
+if TYPE_CHECKING:
+    from stepscope.core.table import Column, Table
 
 
 def value_of(dtype: pl.DataType) -> object:

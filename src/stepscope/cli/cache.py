@@ -57,7 +57,7 @@ def _block(where: CacheFolder) -> Block:
     from stepscope import store
     from stepscope.core import units
     from stepscope.core.report import Block
-    from stepscope.core.schema import Column, Table
+    from stepscope.core.table import Column, Table
 
     table = Table(
         "cache",

@@ -71,7 +71,7 @@ def block_of(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str | No
     import polars as pl
 
     from stepscope.core.report import Block
-    from stepscope.core.schema import Column, Table
+    from stepscope.core.table import Column, Table
 
     table = Table(title, note, tuple(Column(name, pl.String(), name) for name in columns))
     frame = pl.DataFrame(rows, schema=dict(table.dtypes), orient="row")

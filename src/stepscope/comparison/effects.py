@@ -13,7 +13,8 @@ import polars as pl
 
 from stepscope.comparison.model import EFFECTS
 from stepscope.comparison.statistics import PRIOR_REACH, by_false_discovery, combined, differences
-from stepscope.core.schema import Category, Column, Name, Table
+from stepscope.core.schema import Category
+from stepscope.core.table import Column, Name, Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

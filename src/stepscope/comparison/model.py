@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
 
-from stepscope.core.schema import Category, Column, Name, Table
+from stepscope.core.schema import Category
+from stepscope.core.table import Column, Name, Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -8,7 +8,7 @@ import polars as pl
 import polars.selectors as cs
 
 from stepscope.core.errors import StepscopeError
-from stepscope.core.schema import Column, Table
+from stepscope.core.table import Column, Table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

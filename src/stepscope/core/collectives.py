@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import polars as pl
 
 from stepscope.core.errors import StepscopeError
-from stepscope.core.schema import map_names
+from stepscope.core.table import map_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable

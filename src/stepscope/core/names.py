@@ -14,8 +14,8 @@ from itertools import groupby
 from operator import itemgetter
 
 from stepscope.core.collectives import INDUCTOR_KERNEL, communication_mark, is_communication
-from stepscope.core.schema import map_names
 from stepscope.core.short_names import demangled, shorten, shorten_column, without_parameters
+from stepscope.core.table import map_names
 
 __all__ = [
     "KERNEL_CLASSES", "demangled", "is_dataloader", "is_graph_launch", "is_launch_call", "is_own_code",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from stepscope.core.schema import Table
+from stepscope.core.table import Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -10,13 +10,10 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stepscope.core.table import Column, Name, Table, map_names
+from stepscope.core.table import Column, Name, Table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-#: What this module offers besides its tables.
-__all__ = ["Column", "Name", "Table", "map_names"]
 
 CATEGORIES = (
     "step", "user_range", "module", "operator", "python", "runtime", "driver", "dataloader", "kernel", "memcpy",

@@ -16,7 +16,7 @@ from stepscope.core.schema import SPAN_REFERENCES, SPANS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from stepscope.core.schema import Column, Table
+    from stepscope.core.table import Column, Table
 
 #: Columns that hold row numbers, and the table that has these rows.
 _ROWS_OF: Mapping[str, str] = {

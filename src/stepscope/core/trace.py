@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from stepscope.core.report import Report
-    from stepscope.core.schema import Table
+    from stepscope.core.table import Table
 
 
 #: The topics of remedies that say how to get a missing table.

@@ -18,7 +18,8 @@ from stepscope import analyses
 from stepscope.core import files
 from stepscope.core.errors import MissingTable, StepscopeError, UnknownName
 from stepscope.core.result_tables import RESULTS
-from stepscope.core.schema import ISSUES, TABLES, Column, Table
+from stepscope.core.schema import ISSUES, TABLES
+from stepscope.core.table import Column, Table
 from stepscope.core.trace import Run, Trace
 from stepscope.query.map_files import calls_of_ranks, results_of
 from stepscope.renderers import figures

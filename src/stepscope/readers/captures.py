@@ -21,7 +21,8 @@ from stepscope.core import files
 from stepscope.core.errors import StepscopeError
 from stepscope.core.intervals import nearest
 from stepscope.core.names import is_graph_launch
-from stepscope.core.schema import CAPTURED, DEVICE_WORK, FRAMES, OPS, SPAN_REFERENCES, SPANS, STACKS, Name
+from stepscope.core.schema import CAPTURED, DEVICE_WORK, FRAMES, OPS, SPAN_REFERENCES, SPANS, STACKS
+from stepscope.core.table import Name
 from stepscope.readers.common.source import IssueLog, with_issues
 from stepscope.readers.common.span_builder import note_coverage
 

@@ -14,7 +14,7 @@ from stepscope.core.report import printable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stepscope.core.schema import Table
+    from stepscope.core.table import Table
 
 #: Whole numbers that are names and not counts.
 _AN_ID = re.compile(r"id$|^(address|correlation|forward_thread|index|rank|seq|sequence|step|stream)$")

@@ -13,7 +13,7 @@ import polars as pl
 import polars.selectors as cs
 
 from stepscope.core.report import printable
-from stepscope.core.schema import map_names
+from stepscope.core.table import map_names
 from stepscope.renderers import Renderer, Screen
 
 if TYPE_CHECKING:

@@ -11,8 +11,9 @@ import polars as pl
 
 from stepscope.core import files
 from stepscope.core.report import Bar, Block, Finding, Gain, Note, Part, Report
-from stepscope.core.schema import ISSUES, Column, Table
+from stepscope.core.schema import ISSUES
 from stepscope.core.step_parts import IDLE
+from stepscope.core.table import Column, Table
 from stepscope.core.units import count, counted, duration, percent, ranges, size
 from stepscope.reports._job import devices_of, measured, owners, runs_of
 from stepscope.reports._stragglers import Stragglers, stragglers_among

@@ -20,7 +20,7 @@ from stepscope.analyses.memory.snapshots import (
 )
 from stepscope.core import files
 from stepscope.core.report import Bar, Block, Finding, Part, Report
-from stepscope.core.schema import Column, Table
+from stepscope.core.table import Column, Table
 from stepscope.core.units import counted, percent, size
 from stepscope.reports._quality import lacks_of_issues
 

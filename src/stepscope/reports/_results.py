@@ -8,7 +8,8 @@ import polars as pl
 
 from stepscope.core.report import Block
 from stepscope.core.result_tables import ASCEND, ATTRIBUTION, NSYS
-from stepscope.core.schema import DEVICE_WORK, Column, Table
+from stepscope.core.schema import DEVICE_WORK
+from stepscope.core.table import Column, Table
 from stepscope.reports._quality import lacks_of_issues
 from stepscope.reports._summary import Lack, Summary
 from stepscope.reports._tables import ROWS

@@ -15,7 +15,7 @@ from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import union_by
 from stepscope.core.names import map_names, without_number
 from stepscope.core.report import Block
-from stepscope.core.schema import Column, Name, Table
+from stepscope.core.table import Column, Name, Table
 from stepscope.core.trace import extent_ns
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from stepscope.comparison.effects import DELTAS, FUNCTION_DELTAS, function_delta
 from stepscope.comparison.model import EFFECTS, KINDS
 from stepscope.core import units
 from stepscope.core.report import Bar, Block, Finding, Part, Report
-from stepscope.core.schema import Column, Table
+from stepscope.core.table import Column, Table
 from stepscope.reports._summary import gain_text
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import polars as pl
 from stepscope.comparison.effects import FUNCTION_DELTAS, function_deltas
 from stepscope.core import units
 from stepscope.core.report import Block, Report
-from stepscope.core.schema import Column, Table
+from stepscope.core.table import Column, Table
 from stepscope.reports.comparison import RESOURCES_SHOWN, resources
 
 if TYPE_CHECKING:

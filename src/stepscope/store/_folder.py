@@ -37,7 +37,7 @@ from stepscope.core.version import program_version
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from stepscope.core.schema import Table
+    from stepscope.core.table import Table
 
 META = "meta.json"
 #: Increase it whenever the meaning of the files changes. The schema's fingerprint shows changes of tables.

@@ -15,7 +15,7 @@ import polars as pl
 
 from stepscope.core import units
 from stepscope.core.report import Block
-from stepscope.core.schema import Column, Table
+from stepscope.core.table import Column, Table
 from stepscope.timing._arrays import ArraySpec
 from stepscope.timing._equal import TOLERANCES
 from stepscope.timing._statistics import LEVEL, speedup, summary

@@ -7,7 +7,8 @@ import pytest
 
 from stepscope.analyses import Analysis
 from stepscope.core.errors import MissingTable, UnknownName
-from stepscope.core.schema import OPS, SPANS, STEPS, Column, Table
+from stepscope.core.schema import OPS, SPANS, STEPS
+from stepscope.core.table import Column, Table
 from stepscope.core.trace import Meta, Trace
 
 COUNTS = Table(

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from stepscope.core.errors import StepscopeError, UnknownName
-from stepscope.core.schema import Column, Table
+from stepscope.core.table import Column, Table
 from stepscope.query.tables import described
 from stepscope.web.pages import rows
 from stepscope.web.pages.rows import attachment, known_format, sheet

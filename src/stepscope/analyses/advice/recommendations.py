@@ -23,7 +23,8 @@ from stepscope.core.collectives import HOST_LIBRARIES, is_communication, library
 from stepscope.core.intervals import Intervals, covered, union
 from stepscope.core.names import is_tensor_core_eligible, map_names
 from stepscope.core.remedies import Recording, recording_of, remedy
-from stepscope.core.schema import ALLOCATIONS, DEVICES, KERNELS, STEPS, TRACKS, TRANSFERS, Column, Table
+from stepscope.core.schema import ALLOCATIONS, DEVICES, KERNELS, STEPS, TRACKS, TRANSFERS
+from stepscope.core.table import Column, Table
 from stepscope.core.units import percent
 
 TENSORBOARD, STEPSCOPE = "tensorboard", "stepscope"

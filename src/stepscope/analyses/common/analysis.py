@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from stepscope.core.options import Option
-    from stepscope.core.schema import Table
+    from stepscope.core.table import Table
     from stepscope.core.trace import Trace
 
 Scope = Literal["trace", "pair", "ranks"]

@@ -23,7 +23,8 @@ from stepscope.core.collectives import bus_factor, kinds_of, library_of, size_of
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import Intervals, covered, union, union_by
 from stepscope.core.names import map_names
-from stepscope.core.schema import COLLECTIVES, KERNEL_METRICS, OPS, Column, Name, Table
+from stepscope.core.schema import COLLECTIVES, KERNEL_METRICS, OPS
+from stepscope.core.table import Column, Name, Table
 
 if TYPE_CHECKING:
     pass

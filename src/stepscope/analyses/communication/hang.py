@@ -11,7 +11,8 @@ import polars as pl
 from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.communication.hang_verdict import Outcome, verdict_on
 from stepscope.analyses.communication.wait_graph import Instance, Key
-from stepscope.core.schema import GROUP_STATUS, Column, Name, Table
+from stepscope.core.schema import GROUP_STATUS
+from stepscope.core.table import Column, Name, Table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

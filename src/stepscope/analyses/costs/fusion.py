@@ -23,7 +23,8 @@ from stepscope.analyses.kernels.utilisation import with_limits
 from stepscope.core.counter_roles import measured
 from stepscope.core.errors import MissingTable, StepscopeError
 from stepscope.core.names import is_sync_call, kernel_class, map_names, transfer_kind
-from stepscope.core.schema import DEVICES, KERNEL_METRICS, KERNELS, OPS, Column, Table
+from stepscope.core.schema import DEVICES, KERNEL_METRICS, KERNELS, OPS
+from stepscope.core.table import Column, Table
 
 METHODS = ("counters", "dram share", "shapes")
 By = Literal["sequence", "run", "all"]

@@ -16,7 +16,8 @@ from stepscope.analyses.costs.roofline import Roofs, roofs_of, with_roofs
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import locate
 from stepscope.core.names import kernel_class, map_names
-from stepscope.core.schema import DEVICES, KERNELS, OPS, STEPS, Column, Table
+from stepscope.core.schema import DEVICES, KERNELS, OPS, STEPS
+from stepscope.core.table import Column, Table
 from stepscope.core.units import percent
 
 By = Literal["step", "all", "precision"]

@@ -12,7 +12,8 @@ from stepscope.analyses.costs.kernel_costs import counted, uses_matrix_units
 from stepscope.analyses.costs.op_costs import ARGUMENTS, priced
 from stepscope.core.errors import MissingTable, UnknownName
 from stepscope.core.hardware import ANY, Accelerator, Hardware, with_file
-from stepscope.core.schema import DEVICES, KERNEL_METRICS, KERNELS, OPS, Column, Table
+from stepscope.core.schema import DEVICES, KERNEL_METRICS, KERNELS, OPS
+from stepscope.core.table import Column, Table
 
 #: The product of each device, or why it is unknown; under None that of all devices without an entry.
 Roofs = dict[int | None, Accelerator | str]

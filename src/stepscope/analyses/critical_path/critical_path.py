@@ -18,7 +18,8 @@ from stepscope.analyses.critical_path.windows import Windows, path_windows
 from stepscope.analyses.critical_path.work import rows_of
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import nearest
-from stepscope.core.schema import ARROWS, DEVICE_WORK, OPS, STEPS, Column, Name, Table
+from stepscope.core.schema import ARROWS, DEVICE_WORK, OPS, STEPS
+from stepscope.core.table import Column, Name, Table
 
 By = Literal["kind", "operator", "kernel", "launch", "piece"]
 WAYS = ("kind", "operator", "kernel", "launch", "piece")

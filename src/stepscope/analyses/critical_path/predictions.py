@@ -32,7 +32,8 @@ from stepscope.core.errors import MissingTable, StepscopeError
 from stepscope.core.intervals import Ints, covered, own_lengths
 from stepscope.core.names import map_names
 from stepscope.core.report import Gain
-from stepscope.core.schema import ARROWS, DEVICE_WORK, OPS, STEPS, Column, Table
+from stepscope.core.schema import ARROWS, DEVICE_WORK, OPS, STEPS
+from stepscope.core.table import Column, Table
 from stepscope.core.units import parse_duration
 
 BASES = {

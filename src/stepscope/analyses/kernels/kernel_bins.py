@@ -13,7 +13,8 @@ import polars as pl
 from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.kernels.kernel_launches import kernel_launches, ranked, with_ratios, with_threads
 from stepscope.core.errors import MissingTable, StepscopeError
-from stepscope.core.schema import KERNELS, Column, Table
+from stepscope.core.schema import KERNELS
+from stepscope.core.table import Column, Table
 
 States = Literal["auto", "casio", "tensor-dram"]
 

@@ -10,7 +10,8 @@ import polars as pl
 from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.kernels.kernel_launches import RATIOS, kernel_launches, ranked, weighted, with_ratios
 from stepscope.core.names import kernel_rule, map_names
-from stepscope.core.schema import KERNEL_METRICS, Column, Name, Table
+from stepscope.core.schema import KERNEL_METRICS
+from stepscope.core.table import Column, Name, Table
 
 By = Literal["class", "rule", "name", "gemm"]
 KEYS = {

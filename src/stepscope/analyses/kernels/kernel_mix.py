@@ -10,7 +10,7 @@ from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.common.span_lookup import of_spans
 from stepscope.analyses.kernels.kernel_launches import GEMM, kernel_launches, ranked, shares_by_name
 from stepscope.core.errors import MissingTable, StepscopeError
-from stepscope.core.schema import Column, Name, Table
+from stepscope.core.table import Column, Name, Table
 
 REST = "(all others)"
 

@@ -12,7 +12,7 @@ from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.kernels.kernel_launches import kernel_launches
 from stepscope.core.counter_roles import HARDWARE_VECTOR, measured
 from stepscope.core.errors import MissingTable, StepscopeError
-from stepscope.core.schema import Column, Name, Table
+from stepscope.core.table import Column, Name, Table
 
 Method = Literal["fixed", "casio"]
 _LEAST_COUNTERS = 3

@@ -13,7 +13,8 @@ from stepscope.analyses.kernels.kernel_launches import RATIOS, with_ratios
 from stepscope.core.collectives import without_run_numbers
 from stepscope.core.errors import MissingTable
 from stepscope.core.names import is_tensor_core, kernel_class, map_names
-from stepscope.core.schema import KERNEL_METRICS, KERNELS, Column, Name, Table
+from stepscope.core.schema import KERNEL_METRICS, KERNELS
+from stepscope.core.table import Column, Name, Table
 
 By = Literal["name", "type", "op", "launch", "stream"]
 Include = Literal["kernel", "device"]

@@ -8,7 +8,8 @@ import polars as pl
 from stepscope.analyses.common.analysis import analysis_of
 from stepscope.core.errors import MissingTable, StepscopeError
 from stepscope.core.intervals import enclosing
-from stepscope.core.schema import DEVICE_WORK, Column, Name, Table
+from stepscope.core.schema import DEVICE_WORK
+from stepscope.core.table import Column, Name, Table
 
 SEQUENCES = Table(
     "sequences",

@@ -18,7 +18,7 @@ from stepscope.analyses.kernels.kernel_launches import (
     with_ratios,
 )
 from stepscope.core.errors import StepscopeError
-from stepscope.core.schema import Column, Name, Table
+from stepscope.core.table import Column, Name, Table
 
 By = Literal["all", "class", "name", "curve", "time"]
 KEYS = {"all": (), "class": ("kernel_class",), "name": ("name",)}

@@ -13,7 +13,8 @@ from stepscope.analyses.common.device_work import label_devices
 from stepscope.analyses.memory.allocator import Replayed, Settings, replay, segment_bytes
 from stepscope.analyses.memory.replays import Saving, _lifetimes, needed_with, recording
 from stepscope.analyses.memory.snapshots import _about
-from stepscope.core.schema import DEVICES, STACKS, Column, Name, Table
+from stepscope.core.schema import DEVICES, STACKS
+from stepscope.core.table import Column, Name, Table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -16,16 +16,8 @@ from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.common.device_work import label_devices
 from stepscope.analyses.memory.replays import _lifetimes
 from stepscope.core.errors import MissingTable
-from stepscope.core.schema import (
-    DEVICES,
-    MEMORY_BLOCKS,
-    MEMORY_EVENTS,
-    MEMORY_SEGMENTS,
-    STACKS,
-    Column,
-    Name,
-    Table,
-)
+from stepscope.core.schema import DEVICES, MEMORY_BLOCKS, MEMORY_EVENTS, MEMORY_SEGMENTS, STACKS
+from stepscope.core.table import Column, Name, Table
 
 _WHOLE = pl.Int64()
 _DEVICE = (

@@ -11,7 +11,8 @@ from stepscope import analyses
 from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.common.span_lookup import at_or_around
 from stepscope.core.errors import MissingTable
-from stepscope.core.schema import DEVICE_WORK, Column, Table
+from stepscope.core.schema import DEVICE_WORK
+from stepscope.core.table import Column, Table
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -13,7 +13,8 @@ from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.common.span_lookup import at_or_around, is_captured, own_time
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import Ints, ends_of, outermost, own_lengths
-from stepscope.core.schema import ARROWS, DEVICE_WORK, FRAMES, Column, Table
+from stepscope.core.schema import ARROWS, DEVICE_WORK, FRAMES
+from stepscope.core.table import Column, Table
 
 Bools = NDArray[np.bool_]
 _MODULE, _LIGHTNING = "nn.Module: ", "[pl][module]"

@@ -12,7 +12,8 @@ from stepscope.analyses.common.span_lookup import is_captured, own_time
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import Ints, ends_of, outermost
 from stepscope.core.names import is_tensor_core, is_tensor_core_eligible, map_names
-from stepscope.core.schema import DEVICE_WORK, OPS, STACKS, Column, Name, Table
+from stepscope.core.schema import DEVICE_WORK, OPS, STACKS
+from stepscope.core.table import Column, Name, Table
 
 OPERATORS = Table(
     "operators",

@@ -13,7 +13,8 @@ import polars.selectors as cs
 from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.common.windows import host_windows
 from stepscope.core.errors import MissingTable, StepscopeError, UnknownName
-from stepscope.core.schema import STEPS, TRACKS, Column, Table
+from stepscope.core.schema import STEPS, TRACKS
+from stepscope.core.table import Column, Table
 
 PYTHON_STACKS = Table(
     "python-stacks",

@@ -11,7 +11,8 @@ from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.common.windows import host_windows
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import reached
-from stepscope.core.schema import STEPS, Column, Name, Table
+from stepscope.core.schema import STEPS
+from stepscope.core.table import Column, Name, Table
 
 if TYPE_CHECKING:
     pass

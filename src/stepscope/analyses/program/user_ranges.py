@@ -8,7 +8,8 @@ import polars as pl
 from stepscope.analyses.common.analysis import analysis_of
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import covered, ends_of, union, union_by
-from stepscope.core.schema import DEVICE_WORK, Column, Name, Table
+from stepscope.core.schema import DEVICE_WORK
+from stepscope.core.table import Column, Name, Table
 
 USER_RANGES = Table(
     "user-ranges",

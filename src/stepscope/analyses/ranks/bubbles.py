@@ -15,7 +15,7 @@ from stepscope.analyses.ranks.matching import Job, job_of
 from stepscope.analyses.ranks.parallel_groups import parallelism_of
 from stepscope.core.collectives import POINT_TO_POINT, SYNCHRONISING
 from stepscope.core.errors import MissingTable
-from stepscope.core.schema import Column, Table
+from stepscope.core.table import Column, Table
 
 PIPELINE_BUBBLES = Table(
     "pipeline-bubbles",

@@ -21,7 +21,7 @@ from stepscope.core import collectives
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import Bools, Ints, covered, difference, locate, own_lengths, union
 from stepscope.core.names import map_names
-from stepscope.core.schema import Column, Name, Table
+from stepscope.core.table import Column, Name, Table
 from stepscope.core.trace import Trace
 
 if TYPE_CHECKING:

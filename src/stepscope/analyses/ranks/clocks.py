@@ -20,7 +20,7 @@ from stepscope.analyses.ranks.matching import Job, job_of
 from stepscope.core.collectives import SYNCHRONISING
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import Bools, Ints
-from stepscope.core.schema import Column, Table
+from stepscope.core.table import Column, Table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

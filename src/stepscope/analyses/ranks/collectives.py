@@ -15,7 +15,7 @@ from stepscope.analyses.ranks.lateness import transfers_of
 from stepscope.analyses.ranks.matching import STATUSES, Job, job_of, missing_ranks
 from stepscope.analyses.ranks.parallel_groups import PARALLELISMS, parallelism_of
 from stepscope.core.collectives import bus_factor
-from stepscope.core.schema import Column, Name, Table
+from stepscope.core.table import Column, Name, Table
 
 
 def algorithm_bandwidth(size: str = "size_bytes", time: str = "transfer_ns") -> pl.Expr:

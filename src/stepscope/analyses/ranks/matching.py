@@ -15,7 +15,7 @@ from stepscope.analyses.ranks.groups import Group, groups_of, listed
 from stepscope.core.collectives import POINT_TO_POINT, size_of_whole
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import Bools, Ints
-from stepscope.core.schema import Column, Name, Table
+from stepscope.core.table import Column, Name, Table
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

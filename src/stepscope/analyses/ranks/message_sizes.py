@@ -13,7 +13,7 @@ from stepscope.analyses.ranks.lateness import transfers_of
 from stepscope.analyses.ranks.matching import job_of
 from stepscope.analyses.ranks.parallel_groups import PARALLELISMS, parallelism_of
 from stepscope.core.errors import MissingTable
-from stepscope.core.schema import Column, Table
+from stepscope.core.table import Column, Table
 
 MESSAGE_SIZES = Table(
     "message-sizes",

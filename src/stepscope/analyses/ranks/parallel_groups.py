@@ -15,7 +15,7 @@ from stepscope.analyses.ranks.groups import Group, listed, stride_of
 from stepscope.analyses.ranks.matching import Job, job_of
 from stepscope.core.collectives import POINT_TO_POINT
 from stepscope.core.intervals import Ints
-from stepscope.core.schema import Column, Table
+from stepscope.core.table import Column, Table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

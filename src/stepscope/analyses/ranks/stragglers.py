@@ -20,7 +20,7 @@ from stepscope.analyses.ranks.outliers import PATTERNS, Outlier, is_outlier, sta
 from stepscope.analyses.ranks.parallel_groups import Roles, roles_of
 from stepscope.analyses.ranks.replay import Change, job_times
 from stepscope.core.errors import MissingTable
-from stepscope.core.schema import Column, Table
+from stepscope.core.table import Column, Table
 from stepscope.core.units import percent
 
 if TYPE_CHECKING:

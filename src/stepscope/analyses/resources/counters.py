@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from stepscope.analyses.common.analysis import analysis_of
-from stepscope.core.schema import Column, Name, Table
+from stepscope.core.table import Column, Name, Table
 
 KEYS = ("device", "device_id", "pid", "metric", "unit")
 

@@ -11,7 +11,8 @@ from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.common.device_work import label_devices
 from stepscope.analyses.common.span_lookup import at_or_around
 from stepscope.core.errors import MissingTable
-from stepscope.core.schema import ALLOCATIONS, DEVICES, OPS, SPANS, STACKS, STEPS, Column, Name, Table
+from stepscope.core.schema import ALLOCATIONS, DEVICES, OPS, SPANS, STACKS, STEPS
+from stepscope.core.table import Column, Name, Table
 
 MEMORY = Table(
     "memory",

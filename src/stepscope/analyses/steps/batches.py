@@ -16,7 +16,8 @@ from stepscope.analyses.costs.op_costs import priced
 from stepscope.analyses.costs.roofline import Roofs, roofs_of, with_roofs
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import union_by
-from stepscope.core.schema import DEVICES, KERNELS, OPS, TRACKS, Column, Table
+from stepscope.core.schema import DEVICES, KERNELS, OPS, TRACKS
+from stepscope.core.table import Column, Table
 
 By = Literal["batch", "kind", "law"]
 Floats = NDArray[np.float64]

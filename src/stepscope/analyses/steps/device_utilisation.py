@@ -15,7 +15,8 @@ from stepscope.analyses.common.windows import stretches, windows_of
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import Ints, covered, union
 from stepscope.core.names import is_tensor_core, map_names
-from stepscope.core.schema import DEVICES, KERNELS, STEPS, Column, Table
+from stepscope.core.schema import DEVICES, KERNELS, STEPS
+from stepscope.core.table import Column, Table
 
 Floats = NDArray[np.float64]
 By = Literal["device", "step", "time"]

@@ -14,7 +14,8 @@ from stepscope.analyses.steps.host_states import HELD_UP, STATES, UNRECORDED, ho
 from stepscope.analyses.steps.step_breakdown import divided
 from stepscope.core.intervals import Bools, Intervals, Ints, first_covering
 from stepscope.core.names import is_own_code, map_names
-from stepscope.core.schema import DEVICES, Column, Name, Table
+from stepscope.core.schema import DEVICES
+from stepscope.core.table import Column, Name, Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

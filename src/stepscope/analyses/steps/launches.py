@@ -11,7 +11,8 @@ from stepscope.analyses.common.device_work import device_work, label_devices
 from stepscope.analyses.common.span_lookup import of_spans
 from stepscope.core.errors import MissingTable
 from stepscope.core.names import is_launch_call, map_names
-from stepscope.core.schema import DEVICES, Column, Name, Table
+from stepscope.core.schema import DEVICES
+from stepscope.core.table import Column, Name, Table
 
 By = Literal["name", "op", "queue"]
 QUEUE = ("rank", "device_id", "stream")

@@ -19,7 +19,8 @@ from stepscope.analyses.common.device_work import (
     occupancy,
 )
 from stepscope.core.errors import MissingTable
-from stepscope.core.schema import COLLECTIVES, DEVICES, Column, Name, Table
+from stepscope.core.schema import COLLECTIVES, DEVICES
+from stepscope.core.table import Column, Name, Table
 from stepscope.core.trace import extent_ns
 
 By = Literal["rank", "device", "collective", "name"]

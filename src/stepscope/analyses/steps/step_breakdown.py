@@ -14,7 +14,8 @@ from stepscope.analyses.common.device_work import COMMUNICATION, by_device, devi
 from stepscope.analyses.common.windows import windows_of
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import Intervals, Ints, covered, either, union
-from stepscope.core.schema import DEVICE_WORK, STEPS, TRACKS, Column, Table
+from stepscope.core.schema import DEVICE_WORK, STEPS, TRACKS
+from stepscope.core.table import Column, Table
 
 #: The parts of a step. Earlier ones take precedence; the rest is `other`.
 PARTS = {

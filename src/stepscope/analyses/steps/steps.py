@@ -14,7 +14,7 @@ from stepscope.analyses.common.windows import of_rank, step_windows
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import covered, either, locate
 from stepscope.core.names import is_launch_call, map_names
-from stepscope.core.schema import Column, Table
+from stepscope.core.table import Column, Table
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

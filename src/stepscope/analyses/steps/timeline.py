@@ -21,7 +21,8 @@ from stepscope.analyses.common.device_work import (
 from stepscope.analyses.common.windows import of_rank, step_windows, stretches
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import Ints
-from stepscope.core.schema import DEVICES, STEPS, Column, Table
+from stepscope.core.schema import DEVICES, STEPS
+from stepscope.core.table import Column, Table
 from stepscope.core.trace import extent_ns
 
 By = Literal["rank", "device", "stream", "step", "time", "stream-time"]

@@ -7,7 +7,7 @@ from typing import Literal
 import polars as pl
 
 from stepscope.analyses.common.analysis import analysis_of
-from stepscope.core.schema import Column, Name, Table
+from stepscope.core.table import Column, Name, Table
 
 By = Literal["kind", "memory"]
 KEYS = {"kind": ("kind",), "memory": ("kind", "src", "dst")}

@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 from scipy import special
 
-from stepscope.core.schema import Column, Table
+from stepscope.core.table import Column, Table
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -16,7 +16,8 @@ import polars as pl
 from stepscope.core import files
 from stepscope.core.errors import MissingTable, StepscopeError, UnknownName
 from stepscope.core.remedies import advised
-from stepscope.core.schema import ISSUES, TABLES, Column, Table
+from stepscope.core.schema import ISSUES, TABLES
+from stepscope.core.table import Column, Table
 from stepscope.core.trace import Run, StoredTables, Trace
 from stepscope.query import tables as views
 

@@ -13,7 +13,8 @@ import polars as pl
 from stepscope.core import files
 from stepscope.core import names as rules
 from stepscope.core.collectives import RECORDED, kind_of
-from stepscope.core.schema import ALLOCATIONS, COLLECTIVES, COUNTERS, DEVICES, KERNEL_METRICS, KERNELS, OPS, Name
+from stepscope.core.schema import ALLOCATIONS, COLLECTIVES, COUNTERS, DEVICES, KERNEL_METRICS, KERNELS, OPS
+from stepscope.core.table import Name
 from stepscope.core.trace import Meta, Trace
 from stepscope.readers.common.columns import ABSENT, torch_npu_arguments
 from stepscope.readers.common.span_builder import CODE, Names, Tracks, believable, span_table

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from stepscope.core.schema import DEVICES, Name
+from stepscope.core.schema import DEVICES
+from stepscope.core.table import Name
 from stepscope.core.whole_numbers import fitted
 
 if TYPE_CHECKING:

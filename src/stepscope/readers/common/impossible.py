@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from stepscope.core.schema import ISSUES, TABLES, Name, map_names
+from stepscope.core.schema import ISSUES, TABLES
 from stepscope.core.soundness import FACTS, is_numbered, limits_of
+from stepscope.core.table import Name, map_names
 from stepscope.core.trace import Result, Results, StoredTables
 from stepscope.core.whole_numbers import no_number
 from stepscope.readers.common.source import IssueLog
@@ -17,7 +18,7 @@ from stepscope.readers.common.source import IssueLog
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from stepscope.core.schema import Table
+    from stepscope.core.table import Table
     from stepscope.core.trace import Trace
 
 #: What a row of the table is about: without it the row is dropped.

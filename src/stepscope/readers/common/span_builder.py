@@ -15,8 +15,9 @@ import polars as pl
 
 from stepscope.core import intervals
 from stepscope.core import names as rules
-from stepscope.core.schema import CATEGORIES, DEVICE_WORK, SPANS, STEPS, TRACKS, Category, Name
+from stepscope.core.schema import CATEGORIES, DEVICE_WORK, SPANS, STEPS, TRACKS, Category
 from stepscope.core.soundness import LONGEST_NS
+from stepscope.core.table import Name
 from stepscope.readers.common.columns import ABSENT, nullable
 
 if TYPE_CHECKING:

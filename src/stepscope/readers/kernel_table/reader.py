@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stepscope.core.errors import CorruptInput
-from stepscope.core.schema import DEVICES, KERNEL_METRICS, KERNELS, SPANS, TRACKS, Name
+from stepscope.core.schema import DEVICES, KERNEL_METRICS, KERNELS, SPANS, TRACKS
+from stepscope.core.table import Name
 from stepscope.core.trace import Meta, Trace
 from stepscope.readers.common.source import IssueLog
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from stepscope.core.errors import CorruptInput
-from stepscope.core.schema import MEMORY_BLOCKS, MEMORY_EVENTS, MEMORY_SEGMENTS, STACKS, Table
+from stepscope.core.schema import MEMORY_BLOCKS, MEMORY_EVENTS, MEMORY_SEGMENTS, STACKS
 from stepscope.core.trace import Meta, Trace
 from stepscope.readers.common.columns import device_table
 from stepscope.readers.common.source import IssueLog, Source, no_collection
@@ -19,6 +19,8 @@ from stepscope.readers.common.unpickle import Rows, unpickled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from stepscope.core.table import Table
 
 Fields = dict[str, Any]
 

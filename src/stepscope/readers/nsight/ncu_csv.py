@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stepscope.core.errors import CorruptInput, StepscopeError, UnknownFormat
-from stepscope.core.schema import Name
+from stepscope.core.table import Name
 from stepscope.readers.common.source import IssueLog, Source, give_back
 from stepscope.readers.nsight import ncu_trace
 from stepscope.readers.nsight.ncu_lines import Lines, as_utf8

@@ -19,7 +19,8 @@ import polars as pl
 from stepscope.core import counter_roles as roles
 from stepscope.core.errors import CorruptInput
 from stepscope.core.names import map_names
-from stepscope.core.schema import DEVICES, KERNEL_METRICS, KERNELS, SPANS, TRACKS, Name
+from stepscope.core.schema import DEVICES, KERNEL_METRICS, KERNELS, SPANS, TRACKS
+from stepscope.core.table import Name
 from stepscope.core.trace import Meta, Trace
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import polars as pl
 from stepscope.core.errors import CorruptInput, StepscopeError, UnknownFormat
 from stepscope.core.names import kernel_class, map_names
 from stepscope.core.result_tables import NSYS
-from stepscope.core.schema import Column, Name, Table
+from stepscope.core.table import Column, Name, Table
 from stepscope.core.trace import Meta, Result, Results, Trace
 from stepscope.readers.common.source import IssueLog, Source, give_back
 from stepscope.readers.nsight.ncu_lines import as_utf8

@@ -10,7 +10,8 @@ import numpy as np
 import polars as pl
 
 from stepscope.core.names import is_tensor_core, map_names, transfer_kind
-from stepscope.core.schema import KERNELS, TRANSFERS, Name
+from stepscope.core.schema import KERNELS, TRANSFERS
+from stepscope.core.table import Name
 from stepscope.readers.common.columns import ABSENT, device_table
 from stepscope.readers.common.span_builder import Names, Part, Tracks, assemble, code_of
 from stepscope.readers.nsight.nsys_host import kind_of_range

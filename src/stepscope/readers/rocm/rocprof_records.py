@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stepscope.core.schema import Column, Table
+from stepscope.core.table import Column, Table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -20,7 +20,7 @@ from stepscope.renderers.cells import cells, labels
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from stepscope.core.schema import Table
+    from stepscope.core.table import Table
 
 
 _LONGEST = 2_000

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from stepscope.core.schema import Column
+    from stepscope.core.table import Column
     from stepscope.web.session import Session
 
 

@@ -14,7 +14,7 @@ from stepscope.query import tables
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from stepscope.core.schema import Table
+    from stepscope.core.table import Table
     from stepscope.web.session import Session
 
 
