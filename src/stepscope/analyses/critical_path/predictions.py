@@ -20,10 +20,12 @@ from stepscope.analyses.critical_path.replay import (
     SOURCE,
     Changes,
     Graph,
+    Lags,
     Program,
     Replay,
     positions,
     program_of,
+    unchanged,
 )
 from stepscope.analyses.critical_path.threads import LONG_AGO, Threads, host_threads
 from stepscope.analyses.critical_path.windows import RECORDING, Windows, path_windows
@@ -86,8 +88,33 @@ def predictions(
     return scaled(frame, measured_ns)
 
 
+def replayed_steps(
+    spans: pl.DataFrame,
+    tracks: pl.DataFrame,
+    steps: pl.DataFrame = STEPS.empty(),
+    ops: pl.DataFrame = OPS.empty(),
+    arrows: pl.DataFrame = ARROWS.empty(),
+    *,
+    lags: Lags,
+) -> pl.DataFrame:
+    """How well the dependencies explain a recording: its steps, replayed without a change but with other lags.
+
+    step (Int32), recorded_ns (Int64), replayed_ns (Float64); `lags` as in `make`. Raises MissingTable (no host side).
+    """
+    program = recorded_program(spans, tracks, steps, ops, arrows, lags=lags)
+    graph, windows = program.graph, program.windows
+    lengths = graph.lengths(graph.run(unchanged(program.work, program.threads.track.size)))
+    return pl.DataFrame({"step": windows.step, "recorded_ns": windows.high - windows.low, "replayed_ns": lengths})
+
+
 def recorded_program(
-    spans: pl.DataFrame, tracks: pl.DataFrame, steps: pl.DataFrame, ops: pl.DataFrame, arrows: pl.DataFrame
+    spans: pl.DataFrame,
+    tracks: pl.DataFrame,
+    steps: pl.DataFrame,
+    ops: pl.DataFrame,
+    arrows: pl.DataFrame,
+    *,
+    lags: Lags = "recorded",
 ) -> Program:
     """The program of a trace's tables; without steps the recording is one. Raises MissingTable (no host side)."""
     threads = host_threads(spans, tracks)
@@ -98,7 +125,7 @@ def recorded_program(
     windows, _ = path_windows(spans, tracks, steps, devices, threads, within=within, step=None)
     if devices.is_empty() and _is_quiet(threads, windows):
         raise MissingTable("what the threads that mark steps do", needed_by="predictions", topic="host")
-    program = program_of(spans, tracks, ops, arrows, devices, threads, windows)
+    program = program_of(spans, tracks, ops, arrows, devices, threads, windows, lags=lags)
     if program.work.call.size and (program.work.call < 0).all():
         # The device would then seem to need nothing of the host, nor the host anything of the device.
         raise MissingTable("the calls that queued the device's work", needed_by="predictions", topic="host")

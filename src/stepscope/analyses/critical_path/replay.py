@@ -52,7 +52,7 @@ from stepscope.core.names import kernel_class, map_names
 
 Floats = NDArray[np.float64]
 Edges = tuple[Ints, Ints, Floats]  # from, to, how long after
-Lags = Literal["recorded", "pooled"]
+Lags = Literal["recorded", "pooled", "other steps"]
 #: The node at the beginning.
 SOURCE = 0
 
@@ -335,7 +335,8 @@ def make(
 ) -> Graph:
     """The graph of a recording. `passed` are all handoffs, in any order.
 
-    With `lags` `pooled`, every launch delay and gap between kernels is replaced by the median of its kind.
+    With `lags` `pooled`, every launch delay and gap between kernels is replaced by the median of its kind; with `other
+    steps` by that of the steps but the one that queued the work.
     """
     moments = _moments(waited, work, passed, no_limits() if limits is None else limits)
     bounds = (work.start, moments.at, windows.begin, windows.low)
@@ -406,8 +407,9 @@ def _of_work(graph: Graph, changes: Changes, reached: Floats) -> Iterator[Edges]
     """The dependencies of work."""
     work, held = graph.work, graph.held
     gap = work.start - held.at
-    if graph.lags == "pooled":
-        gap = _pooled(gap, held, work)
+    if graph.lags != "recorded":
+        queued = graph.windows.queued
+        gap = _pooled(gap, held, work, queued if graph.lags == "other steps" else np.full_like(queued, -1))
     recorded = gap * changes.waits[held.wait]
     typical = _quantile(gap[held.wait == KERNEL_WAIT], graph.spare)
     for by, other in ((BEFORE, work.before), (ACROSS, held.across)):
@@ -432,13 +434,19 @@ def _of_work(graph: Graph, changes: Changes, reached: Floats) -> Iterator[Edges]
     yield np.full(rows.size, SOURCE), rows + 1, (work.start[rows] - graph.origin).astype(np.float64)
 
 
-def _pooled(gap: Ints, held: Held, work: Work) -> Ints:
-    """Gaps replaced by the medians of their kind: what held the work up, and what the work is."""
+def _pooled(gap: Ints, held: Held, work: Work, without: Ints) -> Ints:
+    """Gaps replaced by the medians of their kind: what held the work up, and what the work is.
+
+    The median is that of gaps with another number in `without`; a kind that has no others keeps its gaps.
+    """
     pooled = gap.copy()
     kind = held.by * 3 + work.sort
     for one in np.unique(kind):
-        mine = (kind == one) & (held.wait != UNEXPLAINED) & (held.by != NOTHING)
-        pooled[mine] = np.median(gap[mine]) if mine.any() else 0
+        mine = np.flatnonzero((kind == one) & (held.wait != UNEXPLAINED) & (held.by != NOTHING))
+        for window in np.unique(without[mine]):
+            is_own = without[mine] == window
+            learned = gap[mine] if window < 0 else gap[mine[~is_own]]
+            pooled[mine[is_own]] = np.median(learned) if learned.size else gap[mine[is_own]]
     return pooled
 
 
