@@ -14,16 +14,15 @@ from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.common.span_lookup import of_spans
 from stepscope.analyses.critical_path.changes import Change, change_of, changed
 from stepscope.analyses.critical_path.critical_path import recorded_work
+from stepscope.analyses.critical_path.forward_pass import SOURCE
 from stepscope.analyses.critical_path.replay import (
     LOADER,
     QUEUE,
-    SOURCE,
     Changes,
     Graph,
     Lags,
     Program,
     Replay,
-    positions,
     program_of,
     unchanged,
 )
@@ -206,7 +205,7 @@ def with_parts(program: Program, wanted: Sequence[Change]) -> tuple[dict[str, ob
         idle = graph.lengths(graph.run(changed(program, [change_of("host: free")])))
         low = min(low, step_ns * float(idle.sum()) / whole)
     high = max(high, step_ns) if reason else high
-    spent = _binding(graph, run, changes, int(np.argsort(recorded)[recorded.size // 2]))
+    spent = _binding(graph, run, int(np.argsort(recorded)[recorded.size // 2]))
     row: dict[str, object] = {
         "scenario": " + ".join(map(str, wanted)),
         "step_ns": step_ns,
@@ -346,7 +345,7 @@ def near_median(spans: pl.DataFrame, steps: pl.DataFrame) -> tuple[pl.DataFrame,
 _PARTS = ("computation", "communication", "memcpy", "host", "data loader", "launch queue", "gaps between work")
 
 
-def _binding(graph: Graph, run: Replay, changes: Changes, window: int) -> dict[str, float]:
+def _binding(graph: Graph, run: Replay, window: int) -> dict[str, float]:
     """How long each of _PARTS takes on the path that ends a window, from the end back to its begin. Units: ns."""
     from_, to, after = run.edges
     is_last = run.times[from_] + after >= run.times[to] - 0.5
@@ -359,8 +358,8 @@ def _binding(graph: Graph, run: Replay, changes: Changes, window: int) -> dict[s
         node = 1 + int(mine[run.ended[mine].argmax()])
         end = float(run.ended[node - 1])
     else:
-        main = np.array([graph.windows.main[window]])
-        node = int(positions(graph, changes, np.zeros(graph.moments.at.size), main, graph.windows.end[[window]])[0][0])
+        last_on = int(graph.last["bounds"][graph.windows.main.size + window])
+        node = last_on + 1 + n_work if last_on >= 0 else SOURCE
         spent["host"] += end - float(run.times[node])
     begin, follows, times, path = float(run.begin[window]), last.tolist(), run.times.tolist(), [node]
     # Events at one moment can form a circle.
