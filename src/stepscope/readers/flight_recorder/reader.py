@@ -19,6 +19,7 @@ from stepscope.core.schema import COLLECTIVE_RECORDS, GROUP_STATUS, STACKS
 from stepscope.core.trace import Meta, Trace
 from stepscope.readers.common.source import IssueLog, Source, family_of_dump, no_collection
 from stepscope.readers.common.unpickle import Rows, unpickled
+from stepscope.readers.flight_recorder.processes import processes_of_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -90,7 +91,8 @@ def read(source: Source) -> Trace:
     tables = {
         "collective_records": table.with_columns(pl.col("created_ns", "started_ns", "completed_ns") - origin),
         "group_status": status.with_columns(pl.col("dumped_ns") - origin),
-        "stacks": records.stacks.table(),
+        "stacks": (stacks := records.stacks.table()),
+        **processes_of_folder(source.path, stacks, issues),
         "issues": issues.table(),
     }
     return Trace(meta, tables)
