@@ -9,7 +9,8 @@ import pytest
 from dumps import call, dump, pickled
 
 from stepscope.core.errors import CorruptInput
-from stepscope.readers.common.unpickle import Rows, unpickled
+from stepscope.readers.common.record_columns import Rows
+from stepscope.readers.common.unpickle import unpickled
 
 
 def flat(value):
