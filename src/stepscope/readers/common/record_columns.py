@@ -105,7 +105,9 @@ class Rows(Sequence[dict[Any, Any]]):
     def __iter__(self) -> Iterator[dict[Any, Any]]:
         names, has_all = list(self.columns), not any((c.codes == ABSENT).any() for c in self.columns.values())
         rows = zip(*(column.tolist() for column in self.columns.values()), strict=True)
-        return (dict(zip(names, row, strict=True)) for row in rows) if has_all else map(self.__getitem__, range(self._n))
+        return (
+            (dict(zip(names, row, strict=True)) for row in rows) if has_all else map(self.__getitem__, range(self._n))
+        )
 
     def column(self, name: str) -> Column:
         """A field of all records."""
@@ -131,35 +133,23 @@ class Records:
     def __len__(self) -> int:
         return self._n
 
-    def columns(self, *names: str) -> list[Column]:
-        """A field of all records, by its first name that a record has; one column for each block of records."""
-        return [_column(block, names) for block in self._blocks]
-
-    def mapped(self, function: Callable[[Any], int | None], *names: str) -> NDArray[np.int64]:
+    def mapped(self, function: Callable[[Any], int | None], name: str) -> NDArray[np.int64]:
         """A number for each value of a field, -1 for None; the function is called at least once per distinct value."""
-        return _joined([column.mapped(function) for column in self.columns(*names)])
+        return _joined([column.mapped(function) for column in self._columns(name)])
 
-    def numbers(self, *names: str) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    def numbers(self, name: str) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """The whole numbers in a field, and where there are such."""
-        columns = self.columns(*names)
+        columns = list(self._columns(name))
         return _joined([c.numbers for c in columns]), _joined([c.codes == NUMBER for c in columns], np.bool_)
 
     def flags(self, name: str) -> NDArray[np.bool_]:
         """Where a field is true."""
-        return _joined([column.codes == CONSTANTS.index(True) for column in self.columns(name)], np.bool_)
+        return _joined([column.codes == CONSTANTS.index(True) for column in self._columns(name)], np.bool_)
 
-
-def _column(block: Rows | list[dict[Any, Any]], names: tuple[str, ...]) -> Column:
-    if isinstance(block, list):
-        return Column.of([next((entry[name] for name in names if name in entry), None) for entry in block])
-    column = block.column(names[0])
-    for name in names[1:]:
-        other, lacks = block.column(name), column.codes == ABSENT
-        if lacks.all():
-            column = other
-        elif lacks.any():
-            return Column.of(list(map(lambda a, b, lack: b if lack else a, column.tolist(), other.tolist(), lacks)))
-    return column
+    def _columns(self, name: str) -> Iterator[Column]:
+        """A field of all records, in parts."""
+        for block in self._blocks:
+            yield block.column(name) if isinstance(block, Rows) else Column.of([one.get(name) for one in block])
 
 
 def _joined(parts: list[NDArray[Any]], dtype: type[Any] = np.int64) -> NDArray[Any]:

@@ -30,7 +30,7 @@ _NUMBERS = {0x4B: struct.Struct("<B"), 0x4D: struct.Struct("<H"), 0x4A: struct.S
 _GETS = {0x68: struct.Struct("<B"), 0x6A: struct.Struct("<I")}
 _LONG1 = 0x8A
 _DOUBLE = struct.Struct(">d")
-#: Records that are read one by one before those that follow are read at once; how deep in other collections these may be.
+#: Records that are read one by one before those that follow are read at once, and how deep in other collections.
 _FIRST, _MOST_MARKS = 4, 3
 
 
@@ -73,6 +73,8 @@ class _Machine:
         self.marks: list[int] = []
         self.memo: dict[int, Any] = {}
         self.next_put = 0
+        #: The machine for the whole file, of which this one reads a part.
+        self.whole = self
         #: What records that were read at once have put into the memo, which is made when it is asked for.
         self.puts: list[Puts] = []
         self.pool: Pool | None = None
@@ -94,7 +96,7 @@ class _Machine:
             for puts in self.puts:
                 if puts.numbers[0] <= number <= puts.numbers[-1]:
                     i = int(np.searchsorted(puts.first, number, "right")) - 1
-                    self.value_of(int(puts.begins[i]), int(puts.ends[i]), int(puts.first[i]))
+                    self.whole.value_of(int(puts.begins[i]), int(puts.ends[i]), int(puts.first[i]))
         return self.memo[number]
 
     def add_puts(self, puts: Puts) -> None:
@@ -106,7 +108,13 @@ class _Machine:
     def value_of(self, begin: int, end: int, next_put: int) -> Any:
         """The value that the operations in a part of the data make."""
         part = _Machine(self.data[begin:end] + b".")
-        part.memo, part.puts, part.next_put, part.quiet_until = self.memo, self.puts, next_put, len(self.data)
+        part.whole, part.memo, part.puts, part.next_put, part.quiet_until = (
+            self,
+            self.memo,
+            self.puts,
+            next_put,
+            len(self.data),
+        )
         part.run()
         return part.stack[-1]
 
@@ -158,11 +166,16 @@ class _Machine:
             return
         if self.pool is None or self.level != mark:
             self.pool, self.level, self.limit = Pool(), mark, MOST_ROWS
+        n_puts, next_put = len(self.puts), self.next_put
         try:
             block = block_at(self, self.at, self.limit, self.pool)
         except (Unusual, IndexError, KeyError, TypeError, ValueError, AttributeError, RecursionError, CorruptInput):
             # Records that are damaged are read one by one, up to the damage.
             self.quiet_until, self.level = self.at + FAR, -1
+            del self.puts[n_puts:]
+            self.next_put = next_put
+            for number in [number for number in self.memo if number >= next_put]:
+                del self.memo[number]
             return
         self.limit = min(max(2 * len(block.rows), LEAST_ROWS), MOST_ROWS)
         self.stack.append(block.rows)

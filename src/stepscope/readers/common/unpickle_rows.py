@@ -7,12 +7,12 @@ in many records is decoded once, by the machine for single values. Anything unus
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
 from stepscope.readers.common.record_columns import ABSENT, CONSTANTS, NUMBER, Column, Rows
+from stepscope.readers.common.unpickle_layout import Kind, Layout, layout_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -20,21 +20,20 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 _CONSTANT_CODES = {0x4E: CONSTANTS.index(None), 0x88: CONSTANTS.index(True), 0x89: CONSTANTS.index(False)}
-_LONG1, _LONGEST = 0x8A, 8
+_LONG1, _MEMOIZE, _SETITEMS, _LONGEST = 0x8A, 0x94, 0x75, 8
 #: How many records are worth it, in how many bytes they must be, and how many are read at once.
 FAR, _WINDOW = 1 << 20, 1 << 22
 LEAST_ROWS, MOST_ROWS, _MOST_OPERATIONS = 64, 1 << 14, 512
-#: Kinds of operations: those of one kind can stand for each other in records of one layout.
-_ATOM, _TEXT, _FLOAT, _LIST, _DICT, _EMPTY_TUPLE, _MARK, _APPENDS, _SETITEMS, _APPEND, _SETITEM, _TUPLE = range(1, 13)
-_TUPLE1, _TUPLE2, _TUPLE3, _PUT, _BIG, _OTHER = 13, 14, 15, 16, 17, 18
-_OPERATIONS: dict[int, tuple[int, int]] = {  # kind and length; of a negative length, so many bytes say the rest
-    0x4B: (_ATOM, 2), 0x4D: (_ATOM, 3), 0x4A: (_ATOM, 5), _LONG1: (_ATOM, -1), 0x68: (_ATOM, 2), 0x6A: (_ATOM, 5),
-    0x4E: (_ATOM, 1), 0x88: (_ATOM, 1), 0x89: (_ATOM, 1), 0x58: (_TEXT, -4), 0x8C: (_TEXT, -1), 0x47: (_FLOAT, 9),
-    0x5D: (_LIST, 1), 0x7D: (_DICT, 1), 0x29: (_EMPTY_TUPLE, 1), 0x28: (_MARK, 1), 0x65: (_APPENDS, 1),
-    0x75: (_SETITEMS, 1), 0x61: (_APPEND, 1), 0x73: (_SETITEM, 1), 0x74: (_TUPLE, 1), 0x85: (_TUPLE1, 1),
-    0x86: (_TUPLE2, 1), 0x87: (_TUPLE3, 1), 0x71: (_PUT, 2), 0x72: (_PUT, 5), 0x94: (_PUT, 1),
+_OPERATIONS: dict[int, tuple[Kind, int]] = {  # kind and length; of a negative length, so many bytes say the rest
+    **dict.fromkeys((0x4E, 0x88, 0x89), (Kind.ATOM, 1)),
+    **dict.fromkeys((0x4B, 0x68), (Kind.ATOM, 2)),
+    **dict.fromkeys((0x4A, 0x6A), (Kind.ATOM, 5)),
+    0x4D: (Kind.ATOM, 3), _LONG1: (Kind.ATOM, -1), 0x58: (Kind.TEXT, -4), 0x8C: (Kind.TEXT, -1), 0x47: (Kind.FLOAT, 9),
+    0x5D: (Kind.LIST, 1), 0x7D: (Kind.DICT, 1), 0x29: (Kind.EMPTY_TUPLE, 1), 0x28: (Kind.MARK, 1),
+    0x65: (Kind.APPENDS, 1), _SETITEMS: (Kind.SETITEMS, 1), 0x61: (Kind.APPEND, 1), 0x73: (Kind.SETITEM, 1),
+    0x74: (Kind.TUPLE, 1), 0x85: (Kind.TUPLE1, 1), 0x86: (Kind.TUPLE2, 1), 0x87: (Kind.TUPLE3, 1),
+    0x71: (Kind.PUT, 2), 0x72: (Kind.PUT, 5), _MEMOIZE: (Kind.PUT, 1),
 }  # fmt: skip
-_MEMOIZE, _SETITEMS_CODE = 0x94, 0x75
 #: Longer keys are no names of fields; more layouts are no records that are alike.
 _LONGEST_KEY, _MOST_LAYOUTS = 128, 200
 #: By how many operations of each record the arrays grow.
@@ -51,8 +50,8 @@ def _table(values: dict[int, int], other: int) -> Ints:
     return table
 
 
-_KIND = _table({code: kind for code, (kind, _) in _OPERATIONS.items()}, _OTHER).astype(np.uint8)
-_KIND[0], _KIND[_BIG_CODE] = 0, _BIG  # 0: after the end of a record
+_KIND = _table({code: kind for code, (kind, _) in _OPERATIONS.items()}, Kind.OTHER).astype(np.uint8)
+_KIND[0], _KIND[_BIG_CODE] = 0, Kind.BIG  # 0: after the end of a record
 _LENGTH = _table({0: 0, **{code: length for code, (_, length) in _OPERATIONS.items()}}, 1 << 40)
 _PUT_LENGTH = _table({0x71: 2, 0x72: 5, 0x94: 1}, 0)
 #: What to shift a word of eight bytes by, and which bits remain, to have the argument of an operation.
@@ -98,7 +97,7 @@ class Block(NamedTuple):
     end: int
 
 
-class Unusual(Exception):  # noqa: N818 - it is no error
+class Unusual(Exception):
     """The records cannot be read at once."""
 
 
@@ -122,7 +121,7 @@ class Pool:
         return len(self.values) - 1
 
     def of_parts(self, parts: list[bytes], decoded: Any) -> NDArray[np.int32]:
-        """The codes of values by the bytes that make them; `decoded` makes the value of one of the parts by its place."""
+        """The codes of values by the bytes that make them; `decoded` makes the value of the part at a place."""
         known = self._texts
         for i, part in enumerate(parts):
             if part not in known:
@@ -140,7 +139,7 @@ def block_at(machine: Machine, begin: int, limit: int, pool: Pool) -> Block:
 def _bounds(data: bytes, begin: int, limit: int) -> tuple[Ints, Ints]:
     """Where records may begin and end, as the one at `begin` begins, after the end of another one."""
     part = data[begin : begin + _WINDOW] + bytes(16)
-    taken, words = _views(part)
+    taken, eights = _views(part)
     at = _key_at(taken, np.zeros(1, np.int64))
     if not at.size:
         raise Unusual
@@ -149,12 +148,12 @@ def _bounds(data: bytes, begin: int, limit: int) -> tuple[Ints, Ints]:
         length += int.from_bytes(part[at[0] + 1 : at[0] + length], "little")
     if not 0 < length < _LONGEST_KEY:
         raise Unusual
-    ends = np.flatnonzero(taken[: -(17 + _LONGEST_KEY)] == _SETITEMS_CODE) + 1
+    ends = np.flatnonzero(taken[: -(17 + _LONGEST_KEY)] == _SETITEMS) + 1
     starts = np.where((taken[ends] == 0x65) & (taken[ends + 1] == 0x28), ends + 2, ends)  # a further batch of items
     key = _key_at(taken, starts)
     for offset in range(0, length, 8):
         bits = -1 if length - offset >= 8 else (1 << 8 * (length - offset)) - 1
-        good = (words[key + offset] ^ words[at[0] + offset]) & bits == 0
+        good = (eights[key + offset] ^ eights[at[0] + offset]) & bits == 0
         good &= key > 0
         starts, ends, key = starts[good], ends[good], key[good]
     if len(ends) < LEAST_ROWS or ends[LEAST_ROWS - 1] > FAR:
@@ -176,109 +175,20 @@ def _key_at(taken: NDArray[np.uint8], starts: Ints) -> Ints:
     return np.where(is_dict, at + 1, 0)
 
 
-class _Layout(NamedTuple):
-    """The operations of a record: the ranges of its keys and values, and what they consist of."""
-
-    keys: tuple[tuple[int, int], ...]
-    values: tuple[tuple[int, int], ...]
-    #: For each value, its operations that differ between records, and those that put the whole value into the memo.
-    atoms: tuple[tuple[int, ...], ...]
-    texts: tuple[tuple[int, ...], ...]
-    floats: tuple[tuple[int, ...], ...]
-    whole: tuple[tuple[int, ...], ...]
-    #: How many operations before each one put something into the memo, and how many do at all.
-    n_puts: Ints
-    total_puts: int
-
-
-@lru_cache(4096)
-def _layout(kinds: bytes) -> _Layout | None:
-    """The layout of a record with these kinds of operations; None for what is no single dict, newly made."""
-    stack: list[tuple[int, int, object]] = []  # first operation, kind if that makes a collection, identity
-    marks: list[tuple[int, int]] = []
-    puts: list[tuple[int, object]] = []
-    items: list[tuple[int, int, object]] = []
-    for i, kind in enumerate(kinds):
-        floor = marks[-1][0] if marks else 0
-        n = len(stack) - floor
-        if kind in (_ATOM, _TEXT, _BIG, _FLOAT, _EMPTY_TUPLE):
-            stack.append((i, 0, object()))
-        elif kind in (_LIST, _DICT):
-            stack.append((i, kind, object()))
-        elif kind == _MARK:
-            marks.append((len(stack), i))
-        elif kind == _PUT and n:
-            puts.append((i, stack[-1][2]))
-        elif kind in (_APPENDS, _SETITEMS, _TUPLE) and marks:
-            height, began = marks.pop()
-            items = stack[height:]
-            del stack[height:]
-            if kind == _TUPLE:
-                stack.append((began, 0, object()))
-            elif not _takes(stack, marks, kind, len(items)):
-                return None
-        elif (kind == _APPEND and n > 1) or (kind == _SETITEM and n > 2):
-            del stack[-1 if kind == _APPEND else -2 :]
-            if not _takes(stack, marks, _APPENDS if kind == _APPEND else _SETITEMS, 2):
-                return None
-        elif kind in (_TUPLE1, _TUPLE2, _TUPLE3) and n > kind - _TUPLE1:
-            size = kind - _TUPLE1 + 1
-            stack[-size:] = [(stack[-size][0], 0, object())]
-        else:
-            return None
-    if marks or len(stack) != 1 or stack[0][:2] != (0, _DICT) or kinds[-1] != _SETITEMS:
-        return None
-    return _made_layout(kinds, items, puts)
-
-
-def _takes(stack: list[tuple[int, int, object]], marks: list[tuple[int, int]], kind: int, n: int) -> bool:
-    """Whether the top of the stack is a new collection for so many items."""
-    floor = marks[-1][0] if marks else 0
-    wanted = _LIST if kind == _APPENDS else _DICT
-    return len(stack) > floor and stack[-1][1] == wanted and (kind == _APPENDS or n % 2 == 0)
-
-
-def _made_layout(
-    kinds: bytes, items: list[tuple[int, int, object]], puts: list[tuple[int, object]]
-) -> _Layout | None:
-    end = len(kinds) - 1
-    if items and items[0][0] > 3:  # a dict that was filled before
-        return None
-    bounds = [*(begin for begin, _, _ in items), end]
-    parts = list(zip(bounds[:-1], bounds[1:], strict=True))
-    if any(kinds[low] not in (_ATOM, _TEXT) for low, _ in parts[::2]):
-        return None
-
-    def of_kind(*wanted: int) -> tuple[tuple[int, ...], ...]:
-        return tuple(tuple(i for i in range(low, high) if kinds[i] in wanted) for low, high in parts[1::2])
-
-    is_put = np.frombuffer(kinds, np.uint8) == _PUT
-    return _Layout(
-        tuple(parts[::2]),
-        tuple(parts[1::2]),
-        of_kind(_ATOM),
-        of_kind(_TEXT, _BIG),
-        of_kind(_FLOAT),
-        tuple(tuple(i for i, identity in puts if identity is item[2]) for item in items[1::2]),
-        np.cumsum(is_put) - is_put,
-        len(puts),
-    )
-
-
-def _sorted_by_layout(
+def _sorted_bylayout_of(
     kinds: NDArray[np.uint8], is_whole: NDArray[np.bool_]
-) -> tuple[list[tuple[_Layout, int, Ints]], int]:
+) -> tuple[list[tuple[Layout, int, Ints]], int]:
     """The layouts with the number of their operations and their records; and how many records there are.
 
     The records end before the first that has no layout.
     """
     wide = kinds.view(np.int64)
     n = int(np.argmin(is_whole)) if not is_whole.all() else len(kinds)
-    layouts: list[tuple[_Layout, int, Ints]] = []
+    layouts: list[tuple[Layout, int, Ints]] = []
     rest = np.arange(n)
     while rest.size and len(layouts) < _MOST_LAYOUTS:
         operations = kinds[rest[0]].tobytes().rstrip(b"\0")
-        layout = None if b"\0" in operations else _layout(operations)
+        layout = None if b"\0" in operations else layout_of(operations)
         if layout is None:
             break
         same = (wide[rest] == wide[rest[0]]).all(1)
@@ -298,13 +208,13 @@ class _Reading:
     def __init__(self, machine: Machine, pool: Pool, starts: Ints, ends: Ints) -> None:
         self.machine, self.pool, self.base = machine, pool, int(starts[0])
         self.part = machine.data[self.base : int(ends[-1])] + bytes(16)
-        self.taken, self.words = _views(self.part)
+        self.taken, self.eights = _views(self.part)
         self.first_put = machine.next_put
         if self.first_put > len(machine.data):
             raise Unusual  # no pickler counts so
         self.operations, self.at, is_whole = self._in_step(starts - self.base, ends - self.base)
         kinds = np.ascontiguousarray(_KIND[self.operations].T)
-        self.layouts, n = _sorted_by_layout(kinds, is_whole)
+        self.layouts, n = _sorted_bylayout_of(kinds, is_whole)
         self.operations, self.at = self.operations[:, :n], self.at[:, :n]
         self.starts, self.ends = starts[:n] - self.base, ends[:n] - self.base
         self.put_base = np.zeros(n, np.int64)
@@ -336,8 +246,8 @@ class _Reading:
         """Put in the lengths of operations that say them in their first bytes."""
         which = np.flatnonzero(lengths < 0)
         head = -lengths[which]
-        words = self.words[place[which] + 1]
-        n = np.where(head == 4, words & 0xFFFFFFFF, words & 0xFF)
+        eights = self.eights[place[which] + 1]
+        n = np.where(head == 4, eights & 0xFFFFFFFF, eights & 0xFF)
         lengths[which] = 1 + head + n
         long = (codes[which] == _LONG1) & (n > _LONGEST)
         if long.any():
@@ -348,7 +258,7 @@ class _Reading:
         for layout, _, rows in self.layouts:
             self.put_base[rows] = layout.total_puts
         self.put_base = np.cumsum(self.put_base) - self.put_base
-        rows, which = np.divmod(np.flatnonzero(kinds.ravel() == _PUT), kinds.shape[1])
+        rows, which = np.divmod(np.flatnonzero(kinds.ravel() == Kind.PUT), kinds.shape[1])
         at, codes = self.at[which, rows], self.operations[which, rows]
         is_counted = codes == _MEMOIZE
         if is_counted.all():
@@ -356,7 +266,7 @@ class _Reading:
         elif is_counted.any():
             raise Unusual
         else:
-            numbers = self.words[at + 1] & _BITS[codes]
+            numbers = self.eights[at + 1] & _BITS[codes]
             if (np.diff(numbers) <= 0).any() or numbers[0] < self.first_put or numbers[-1] > len(self.machine.data):
                 raise Unusual
         self.put_numbers, self.put_at = numbers, at
@@ -374,7 +284,7 @@ class _Reading:
                 rows = self._take(layout, length, rows, n)
         return Block(Rows(self.columns, n), self.base + int(self.ends[-1]))
 
-    def _take(self, layout: _Layout, length: int, rows: Ints, n: int) -> Ints:
+    def _take(self, layout: Layout, length: int, rows: Ints, n: int) -> Ints:
         """Read the records of a layout that have the keys of the first of them, and return the other ones."""
         at, operations = self.at[:length], self.operations[:length]
         if len(rows) < n:
@@ -385,14 +295,18 @@ class _Reading:
         rest = rows[:0]
         if not same.all():
             rest, rows, at, operations = rows[~same], rows[same], at[:, same], operations[:, same]
-        single = [low for (low, high), atoms in zip(layout.values, layout.atoms, strict=True) if (low, high) == (*atoms, low + 1)]
+        single = [
+            low
+            for (low, high), atoms in zip(layout.values, layout.atoms, strict=True)
+            if (low, high) == (*atoms, low + 1)
+        ]
         atoms = dict(zip(single, zip(*self._atoms(operations[single], at[single]), strict=True), strict=True))
         for i, (low, high) in enumerate(layout.values):
             name = self._name(int(at[layout.keys[i][0], 0]), int(at[layout.keys[i][0] + 1, 0]))
             if low in atoms:
                 codes, numbers = self._resolved(*atoms[low], at[low])
             else:
-                codes, numbers = self._column(layout, i, at, operations, rows, low, high), 0
+                codes, numbers = self._column(layout, i, at, operations, rows, low, high), np.zeros(1, np.int64)
             if name not in self.columns:
                 self.columns[name] = Column.empty(n, self.pool.values)
             column = self.columns[name]
@@ -412,18 +326,18 @@ class _Reading:
         same = np.ones(len(at), bool)
         for offset in range(0, length, 8):
             bits = -1 if length - offset >= 8 else (1 << 8 * (length - offset)) - 1
-            words = self.words[np.minimum(at + offset, len(self.words) - 1)] & bits
-            same &= words == words[0]
+            eights = self.eights[np.minimum(at + offset, len(self.eights) - 1)] & bits
+            same &= eights == eights[0]
         return same
 
-    def _value(self, layout: _Layout, at: Ints, rows: Ints, i: int, low: int, high: int) -> Any:
+    def _value(self, layout: Layout, at: Ints, rows: Ints, i: int, low: int, high: int) -> Any:
         """The value that a range of operations of the i-th of the records makes."""
         put = self.put_base[rows[i]] + layout.n_puts[low]
         first = int(self.put_numbers[put]) if put < len(self.put_numbers) else 0
         return self.machine.value_of(self.base + int(at[low, i]), self.base + int(at[high, i]), first)
 
     def _column(
-        self, layout: _Layout, i: int, at: Ints, operations: NDArray[np.uint8], rows: Ints, low: int, high: int
+        self, layout: Layout, i: int, at: Ints, operations: NDArray[np.uint8], rows: Ints, low: int, high: int
     ) -> NDArray[np.int32]:
         """The codes of the i-th value of records, which takes several operations."""
         facts: list[NDArray[Any]] = []
@@ -434,7 +348,7 @@ class _Reading:
         if layout.texts[i] == (low,) and high - low == 1 + len(whole):
             codes = texts[0]
         else:
-            floats = [self.words[at[one] + 1] for one in layout.floats[i]]
+            floats = [self.eights[at[one] + 1] for one in layout.floats[i]]
             first, inverse = _classes([*facts, *texts, *floats], len(rows))
             made = [self.pool.add(self._value(layout, at, rows, int(k), low, high)) for k in first]
             codes = np.array(made, np.int32)[inverse]
@@ -446,12 +360,16 @@ class _Reading:
     def _texts(self, begins: Ints, ends: Ints) -> NDArray[np.int32]:
         """The codes of texts."""
         pairs = list(zip(begins.tolist(), ends.tolist(), strict=True))
-        base, value_of = self.base, self.machine.value_of
-        return self.pool.of_parts([self.part[a:b] for a, b in pairs], lambda i: value_of(*(base + p for p in pairs[i]), 0))
+
+        def text(i: int) -> Any:
+            begin, end = pairs[i]
+            return self.machine.value_of(self.base + begin, self.base + end, 0)
+
+        return self.pool.of_parts([self.part[begin:end] for begin, end in pairs], text)
 
     def _atoms(self, operations: NDArray[np.uint8], at: Ints) -> tuple[NDArray[np.int32], Ints]:
         """Codes and numbers of single operations: whole numbers, constants, references to the memo."""
-        numbers = self.words[at + 1]
+        numbers = self.eights[at + 1]
         shift = _SHIFT[operations]
         long = np.nonzero(operations == _LONG1)
         long_sizes = numbers[long] & 0xFF
@@ -460,7 +378,7 @@ class _Reading:
         numbers &= _BITS[operations]
         if long_sizes.size:
             shift = 64 - 8 * long_sizes
-            wide = self.words[at[long] + 2]
+            wide = self.eights[at[long] + 2]
             numbers[long] = np.where(shift < 64, (wide << (shift & 63)) >> (shift & 63), 0)
         return _CODE[operations], numbers
 

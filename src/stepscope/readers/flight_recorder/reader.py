@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,8 +19,8 @@ from stepscope.core import files
 from stepscope.core.errors import CorruptInput, StepscopeError
 from stepscope.core.schema import COLLECTIVE_RECORDS, GROUP_STATUS, STACKS
 from stepscope.core.trace import Meta, Trace
+from stepscope.readers.common.record_columns import Records, integers
 from stepscope.readers.common.source import IssueLog, Source, family_of_dump, no_collection
-from stepscope.readers.common.record_columns import NUMBER, Records, integers
 from stepscope.readers.common.unpickle import unpickled
 
 if TYPE_CHECKING:
@@ -201,12 +202,17 @@ class _Names:
         self._numbers: dict[Any, int] = {}
         self._texts: list[str | None] = []
 
-    def number(self, text: str | None) -> int:
-        """The number of a text."""
+    def number(self, text_of: Callable[[Any], str | None], value: object) -> int:
+        """The number of the text of a value."""
+        text = text_of(value)
         number = self._numbers.setdefault(text, len(self._texts))
         if number == len(self._texts):
             self._texts.append(text)
         return number
+
+    def text(self, number: int) -> str:
+        """The text of a number."""
+        return self._texts[number] or ""
 
     def named(self, numbers: pl.Series) -> pl.Series:
         """The texts of numbers."""
@@ -235,17 +241,14 @@ class _Records:
         for name in ("is_p2p", "retired"):
             columns[name] = entries.flags(name)
         for name, (field, text) in _NAMED.items():
-            names = self._names[name]
-            columns[name] = entries.mapped(lambda value, t=text, n=names: n.number(t(value)), field).astype(np.uint32)
+            columns[name] = entries.mapped(partial(self._names[name].number, text), field).astype(np.uint32)
         for name, part in columns.items():
             self._parts.setdefault(name, []).append(part)
-        groups: dict[int, tuple[str, str]] = {}
-        for ids, pairs in zip(entries.columns("pg_id"), entries.columns("process_group"), strict=True):
-            known = ids.codes == NUMBER
-            both = np.unique(np.stack([ids.numbers[known], pairs.codes[known], pairs.numbers[known]]), axis=1)
-            for i, code, value in both.T.tolist():
-                pair = pairs.values[code] if code >= 0 else value if code == NUMBER else None
-                groups[i] = (_group(pair), _desc(pair))
+        ids, is_known = entries.numbers("pg_id")
+        ids, first = np.unique(ids[is_known], return_index=True)
+        group, desc = (columns[name][is_known][first].tolist() for name in ("group", "group_desc"))
+        text, desc_text = self._names["group"].text, self._names["group_desc"].text
+        groups = {i: (text(g), desc_text(d)) for i, g, d in zip(ids.tolist(), group, desc, strict=True)}
         newest = columns["created_ns"][columns["has created_ns"]].max(initial=-1)
         return int(newest), groups
 
