@@ -52,6 +52,7 @@ _NUMBERS = {
     "started_ns": "time_discovered_started_ns",
     "completed_ns": "time_discovered_completed_ns",
 }
+_TIMES = ("created_ns", "started_ns", "completed_ns")
 _MOST_FRAMES, _MOST_TENSORS, _MOST_AXES = 64, 64, 16
 _SMALL = 2**62
 _MILLISECOND = 1_000_000
@@ -79,9 +80,10 @@ def read(source: Source) -> Trace:
         pl.DataFrame([row for dump in dumps for row in dump.status], schema=dict(GROUP_STATUS.dtypes))
     )
     _missing(status, issues)
-    table = records.table([dump.number for dump in dumps] if len(dumps) < len(paths) else None)
-    first = table["created_ns"].min()
-    origin = first if isinstance(first, int) else 0
+    numbers = [dump.number for dump in dumps]
+    first_ns = records.first_ns(numbers)
+    origin = first_ns or 0
+    table = records.table(numbers, origin)
     meta = Meta(
         source.label,
         FORMAT,
@@ -92,7 +94,7 @@ def read(source: Source) -> Trace:
         facts={"versions": ", ".join(sorted({dump.version for dump in dumps if dump.version}))},
     )
     tables = {
-        "collective_records": table.with_columns(pl.col("created_ns", "started_ns", "completed_ns") - origin),
+        "collective_records": table,
         "group_status": status.with_columns(pl.col("dumped_ns") - origin),
         "stacks": records.stacks.table(),
         "issues": issues.table(),
@@ -139,7 +141,7 @@ def _dump_of(number: int, source: Source, issues: IssueLog, records: _Records) -
     issues.add("torn_dumps", "warning", bool(torn), f"{name}: {torn}")
     rank = _rank_of(source.path, document)
     is_whole, written_ns = bool(document) and not torn, _written_ns(source.path)
-    newest, groups = records.add(number, rank, Records(_list(document.get("entries"))))
+    newest, groups = records.add(rank, Records(_list(document.get("entries"))))
     about = {"rank": rank, "dumped_ns": written_ns, "is_whole": is_whole, "source": source.path}
     status = [{**row, **about} for row in _status(document, groups)]
     newness = (is_whole, newest, written_ns or 0)
@@ -214,7 +216,7 @@ class _Names:
         """The text of a number."""
         return self._texts[number] or ""
 
-    def named(self, numbers: pl.Series) -> pl.Series:
+    def named(self, numbers: NDArray[np.int32]) -> pl.Series:
         """The texts of numbers."""
         return pl.Series(self._texts, dtype=pl.Categorical()).gather(numbers)
 
@@ -225,53 +227,64 @@ class _Records:
     def __init__(self) -> None:
         self.stacks = _Stacks()
         self._names: dict[str, _Names] = {name: _Names() for name in _NAMED}
-        self._parts: dict[str, list[NDArray[Any]]] = {}
+        self._parts: list[dict[str, NDArray[Any]]] = []
 
-    def add(self, number: int, rank: int, entries: Records) -> tuple[int, dict[int, tuple[str, str]]]:
+    def add(self, rank: int, entries: Records) -> tuple[int, dict[int, tuple[str, str]]]:
         """Take the records in a file. Gives the time of the newest, and its groups by their numbers on this rank."""
         n = len(entries)
         columns: dict[str, NDArray[Any]] = {
             "rank": np.full(n, rank, np.int32),
-            "file": np.full(n, number, np.uint32),
-            "place": np.arange(n, dtype=np.int32),
             "stack_id": entries.mapped(self.stacks.number_of, "frames").astype(np.int32),
         }
         for name, field in _NUMBERS.items():
-            columns[name], columns[f"has {name}"] = entries.numbers(field)
+            values, is_known = entries.numbers(field)
+            # Some versions write 0 for a time that is not known.
+            columns[name], columns[f"has {name}"] = values, is_known & (values != 0) if name in _TIMES else is_known
         for name in ("is_p2p", "retired"):
             columns[name] = entries.flags(name)
         for name, (field, text) in _NAMED.items():
-            columns[name] = entries.mapped(partial(self._names[name].number, text), field).astype(np.uint32)
-        for name, part in columns.items():
-            self._parts.setdefault(name, []).append(part)
-        ids, is_known = entries.numbers("pg_id")
-        ids, first = np.unique(ids[is_known], return_index=True)
-        group, desc = (columns[name][is_known][first].tolist() for name in ("group", "group_desc"))
-        text, desc_text = self._names["group"].text, self._names["group_desc"].text
-        groups = {i: (text(g), desc_text(d)) for i, g, d in zip(ids.tolist(), group, desc, strict=True)}
+            columns[name] = entries.mapped(partial(self._names[name].number, text), field).astype(np.int32)
+        own, is_known = entries.numbers("pg_id")
+        own, first = np.unique(own[is_known], return_index=True)
+        names = zip(*(columns[name][is_known][first].tolist() for name in ("group", "group_desc")), strict=True)
+        text, desc = self._names["group"].text, self._names["group_desc"].text
+        groups = {i: (text(a), desc(b)) for i, (a, b) in zip(own.tolist(), names, strict=True)}
+        ids = columns["record_id"] = np.where(columns.pop("has record_id"), columns["record_id"], np.arange(n))
+        if (np.diff(ids) < 0).any():
+            order = np.argsort(ids, kind="stable")
+            columns = {name: part[order] for name, part in columns.items()}
+        self._parts.append(columns)
         newest = columns["created_ns"][columns["has created_ns"]].max(initial=-1)
         return int(newest), groups
 
-    def table(self, numbers: list[int] | None) -> pl.DataFrame:
-        """The table `collective_records`, of these files only, with times as they were recorded."""
-        arrays = {name: np.concatenate(self._parts.pop(name)) for name in list(self._parts)}
-        columns = {name: integers(arrays.pop(name), arrays.pop(f"has {name}")) for name in _NUMBERS}
-        stacks = arrays.pop("stack_id")
-        columns["stack_id"] = integers(stacks, stacks >= 0)
-        whole = pl.DataFrame({**columns, **arrays})
-        if numbers is not None:
-            whole = whole.filter(pl.col("file").is_in(numbers))
-        whole = whole.with_columns(self._names[name].named(whole[name]).alias(name) for name in _NAMED)
-        line = pl.Series(self.stacks.line_of, dtype=pl.Categorical())
-        # Some versions write 0 for a time that is not known.
-        times = pl.col("created_ns", "started_ns", "completed_ns").replace(0, None)
-        whole = whole.with_columns(
-            times,
-            pl.col("record_id").fill_null(pl.col("place")),
-            pl.col("timeout_ns") * _MILLISECOND,
-            line=line.gather(whole["stack_id"]) if line.len() else pl.lit(None, pl.Categorical()),
-        )
-        return COLLECTIVE_RECORDS.conform(whole.sort("rank", "record_id"))
+    def table(self, numbers: list[int], origin_ns: int) -> pl.DataFrame:
+        """The table `collective_records` of the files with these numbers, with times from the origin on."""
+        parts, self._parts = [self._parts[number] for number in numbers], []
+
+        def column(name: str) -> pl.Series:
+            joined = np.concatenate([part.pop(name) for part in parts])
+            if name in _NAMED:
+                return self._names[name].named(joined)
+            if name == "stack_id":
+                return integers(joined, joined >= 0).cast(pl.UInt32)
+            if f"has {name}" not in parts[0]:
+                return pl.Series(joined)
+            if name in _TIMES:
+                joined -= origin_ns
+            if name == "timeout_ns":
+                joined *= _MILLISECOND
+            return integers(joined, np.concatenate([part.pop(f"has {name}") for part in parts]))
+
+        names = [name for name in COLLECTIVE_RECORDS.dtypes if name in parts[0]]
+        table = pl.DataFrame({name: column(name) for name in names})
+        line = pl.Series([*self.stacks.line_of, None], dtype=pl.Categorical())
+        lines = line.gather(table["stack_id"].fill_null(len(self.stacks.line_of)))
+        return COLLECTIVE_RECORDS.conform(table.with_columns(line=lines))
+
+    def first_ns(self, numbers: list[int]) -> int | None:
+        """The time of the first record in the files with these numbers."""
+        times = (self._parts[number]["created_ns"][self._parts[number]["has created_ns"]] for number in numbers)
+        return min((int(own.min()) for own in times if own.size), default=None)
 
 
 def _text(value: object) -> str:
