@@ -19,7 +19,7 @@ from stepscope.core import files
 from stepscope.core.errors import CorruptInput, StepscopeError
 from stepscope.core.schema import COLLECTIVE_RECORDS, GROUP_STATUS, STACKS
 from stepscope.core.trace import Meta, Trace
-from stepscope.readers.common.record_columns import Records, integers
+from stepscope.readers.common.record_columns import Column, Records, Rows, integers
 from stepscope.readers.common.source import IssueLog, Source, family_of_dump, no_collection
 from stepscope.readers.common.unpickle import unpickled
 
@@ -159,16 +159,35 @@ def _document(data: bytes, name: str) -> tuple[Fields, str]:
 
 def _from_json(data: bytes) -> tuple[object, str]:
     try:
-        return msgspec.json.decode(data), ""
+        return _decoded(data), ""
     except (msgspec.DecodeError, RecursionError) as error:
         problem = str(error)
     # Of a file that ends early, the whole records count. Frames within a record are separated as records are.
     for match in reversed([*_BETWEEN.finditer(data, max(len(data) - _TORN_BYTES, 0))][-_MOST_TRIED:]):
         try:
-            return msgspec.json.decode(data[: match.start() + 1] + b"]}"), problem
+            return _decoded(data[: match.start() + 1] + b"]}"), problem
         except (msgspec.DecodeError, RecursionError):
             continue
     raise CorruptInput(f"not JSON: {problem}")
+
+
+def _decoded(data: bytes) -> object:
+    """The value of a JSON text, its records by column. Raises DecodeError, RecursionError."""
+    try:
+        document: Any = _DOCUMENT.decode(data)
+    except msgspec.ValidationError:  # not the usual kinds of values
+        return msgspec.json.decode(data)
+    columns = {}
+    for name, kind in _FIELDS.items():
+        values = [getattr(entry, name) for entry in document.entries]
+        columns[name] = Column.of(values) if kind is Any else _decoded_once(values)
+    whole = {name: getattr(document, name) for name in ("version", "pg_config", "pg_status")}
+    return {**whole, "entries": [Rows(columns, len(document.entries))]}
+
+
+def _decoded_once(texts: list[msgspec.Raw]) -> Column:
+    """The values of JSON texts, each distinct one decoded once."""
+    return Column.of_parts(list(map(bytes, texts)), lambda i: msgspec.json.decode(texts[i]))
 
 
 def _rank_of(path: str, document: Fields) -> int:
@@ -333,6 +352,23 @@ _NAMED: Mapping[str, tuple[str, Callable[[Any], str | None]]] = {
     "output_sizes": ("output_sizes", _shapes),
     "output_dtypes": ("output_dtypes", _shapes),
 }
+
+
+#: What is read of each record in JSON; texts and lists, which many records share, are decoded once for each of them.
+_FIELDS: dict[str, Any] = {
+    **dict.fromkeys((*_NUMBERS.values(), "pg_id", "is_p2p", "retired"), Any),
+    **dict.fromkeys((field for field, _ in _NAMED.values()), msgspec.Raw),
+    "frames": msgspec.Raw,
+}
+_ENTRY = msgspec.defstruct(
+    "_ENTRY", [(name, kind, None if kind is Any else msgspec.Raw(b"null")) for name, kind in _FIELDS.items()], gc=False
+)
+_DOCUMENT = msgspec.json.Decoder(
+    msgspec.defstruct(
+        "_DUMP",
+        [("entries", list[_ENTRY]), *((name, Any, None) for name in ("version", "pg_config", "pg_status"))],  # type: ignore[valid-type]
+    )
+)
 
 
 def _status(document: Fields, of_ids: Mapping[int, tuple[str, str]]) -> list[Fields]:
