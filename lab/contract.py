@@ -77,8 +77,8 @@ def questions(paths: list[str], base: Path) -> Iterator[Question]:
     traces: dict[str, Trace] = {}
 
     def opened() -> None:
-        every = (*stepscope.load_run(paths).paths, str(base))
-        traces.update({path: stepscope.load(path) for path in every})
+        traces.update({path: stepscope.load(path) for path in stepscope.load_run(paths).paths})
+        traces[str(base)] = _sound(base)
 
     yield OPEN, opened
     if not traces:
@@ -109,6 +109,11 @@ def questions(paths: list[str], base: Path) -> Iterator[Question]:
     with _page([*paths[:1], str(base)]) as client:
         for address in (*_REQUESTS, *PAGES, *(f"tables/{name}" for name, kind in tables.names() if kind == "analysis")):
             yield f"page /{address}", partial(_requested, client, address)
+
+
+@cache
+def _sound(base: Path) -> Trace:
+    return stepscope.load(base)
 
 
 def _of_rows(run: Run) -> Iterator[str]:

@@ -3,6 +3,7 @@
 python fuzz.py [--cases 20000] [--first 0] [--jobs 2] [--minutes M]
 python fuzz.py --first 1234 --cases 1 --keep DIR        one case again, its file kept
 python fuzz.py --meaning [--also DIR] [--share 0.1]     files whose bytes are sound and whose meaning is absurd
+python fuzz.py --meaning --damage --share 0 --seeds perfetto      damaged files of one reader, which are only opened
 
 Every case reads a trace, runs every analysis with options taken at random, and renders the report. Case N follows from
 the random seed N alone. With --meaning a case changes what a file of any format means (semantic_mutations.py) and asks
@@ -113,9 +114,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no more cases after so long")
     parser.add_argument("--meaning", action="store_true", help="change the meaning of files, not their bytes")
     parser.add_argument(
-        "--share", type=float, default=1.0, help="with --meaning: of the questions, chosen at random (1)"
+        "--share", type=float, default=1.0, help="with --meaning: of the questions, chosen at random (1; 0: none)"
     )
     parser.add_argument("--seeds", default="", help="with --meaning: begin with the small files of such a name")
+    parser.add_argument("--damage", action="store_true", help="with --meaning: change bytes of every other file too")
     parser.add_argument("--keep", type=Path, help="folder for the files of the cases")
     parser.add_argument("--also", type=Path, help="folder of more traces to begin with")
     parser.add_argument("--only", action="store_true", help="begin with protobuf files of that folder alone")
@@ -168,6 +170,7 @@ def _start(
     command += ["--keep", str(given.keep)] if given.keep else []
     command += ["--also", str(given.also), *["--only"] * given.only] if given.also else []
     command += ["--meaning", "--share", str(given.share), "--seeds", given.seeds] if given.meaning else []
+    command += ["--damage"] * given.damage
     with out.open("wb") as file, (folder / f"{first}.err").open("wb") as errors:
         # The files are small: threads of Polars would only get in each other's way.
         environment = {"POLARS_MAX_THREADS": "1", **os.environ}
@@ -231,7 +234,11 @@ def _work_on_meaning(given: argparse.Namespace) -> Tally:
             paths = semantic_mutations.write_mutated(
                 random.choice(random.choice((seeds, more)) or seeds), place, random
             )
-            n_bytes = sum(path.stat().st_size for path in place.rglob("*") if path.is_file() and not path.is_symlink())
+            files = [path for path in place.rglob("*") if path.is_file() and not path.is_symlink()]
+            if given.damage and random.random() < 0.5:
+                path = random.choice(files)
+                path.write_bytes(random.choice(mutations.BYTE_CHANGES)(path.read_bytes(), random))
+            n_bytes = sum(path.stat().st_size for path in files)
             most = most_mib + contract.MEMORY_PER_BYTE * n_bytes / 2**20
             if not _keeps_contract(tally, case, paths, base, most, random, given.share):
                 tally.stopped_after = case
@@ -248,6 +255,8 @@ def _keeps_contract(
     began, in_time = time.monotonic(), True
     try:
         for step, question in contract.questions(paths, base):
+            if step != contract.OPEN and not share:
+                break  # asked is the reader alone
             if step != contract.OPEN and random.random() >= share:
                 continue
             faulthandler.dump_traceback_later(contract.WALL_SECONDS, exit=True)

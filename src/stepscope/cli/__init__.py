@@ -31,6 +31,7 @@ VERBS = (
     "show",
     "compare",
     "predict",
+    "history",
     "serve",
     "sql",
     "record",

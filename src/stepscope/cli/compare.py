@@ -64,7 +64,7 @@ def command(
         typer.Option(
             "--table",
             metavar="NAME",
-            help="Print one table: kinds, parts, attribution, resources, effects, memory-growth, ruled-out, or any result table.",
+            help=f"Print one table: {', '.join(OWN_TABLES)}, or any result table.",
             show_default=False,
         ),
     ] = None,

@@ -44,8 +44,8 @@ def compare_snapshots(base: Sequence[Snapshot], other: Sequence[Snapshot]) -> Co
     """The comparison of two runs of memory snapshots, device by device.
 
     The verdict is about the largest change of a device's peak of memory in use; a hundredth of it or less is no
-    difference. Of runs of several snapshots, those of the same rank are compared, or else those in the same place of the
-    list. Raises StepscopeError (not the same ranks and devices).
+    difference. Of runs of several snapshots, those of the same rank are compared, or else those in the same place
+    of the list. Raises StepscopeError (not the same ranks and devices).
     """
     (left, held_left), (right, held_right) = _of_run(base), _of_run(other)
     names, others = left["device"], right["device"]

@@ -328,7 +328,7 @@ class Comparison:
             recorder, ranks, program, shapes. One row per fact.
         step_verdict: the verdict on the step time alone. It is `different` only if the interval of `step_time`, or of
             `typical_step`, excludes zero. `verdict` is `different` too if a cause was found whose cost the step hides.
-        memory: of memory snapshots, one row per stack with what it holds at both peaks (bytes), the largest change first.
+        memory: of memory snapshots, one row per stack with what it holds at both peaks (bytes), largest change first.
         typical_step: as `step_time`, without the longest and shortest tenth of the cycles; None if there are under ten.
     """
 

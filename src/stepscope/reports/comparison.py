@@ -99,7 +99,7 @@ def with_verdict(report: Report, result: Comparison) -> Report:
 
 
 def tables(result: Comparison) -> dict[str, Block]:
-    """All tables of the comparison in full, by name: kinds, parts, attribution, resources, effects, memory-growth, ruled-out."""
+    """All tables of the comparison in full, by the names that `compare --table` takes."""
     parts = {
         "kinds": (KINDS, result.kinds),
         "parts": (DELTAS, result.parts),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.readers.common.columns import ABSENT, Column, Interned, columns_of, fitting, number_in
+from stepscope.readers.common.columns import ABSENT, Column, Interned, columns_of, fitting, number_in, stable_order
 
 integers = st.one_of(
     st.integers(-(2**70), 2**70), st.none(), st.text(max_size=4), st.integers(-(2**70), 2**70).map(str), st.booleans()
@@ -99,3 +99,12 @@ def test_numbers_in_text_have_no_more_digits_than_fit():
         10**18 - 1,
         None,
     ]
+
+
+@given(st.lists(st.tuples(st.integers(-(2**62), 2**62), st.integers(0, 3)), max_size=40), st.booleans(), st.booleans())
+def test_a_stable_order_is_that_of_lexsort(rows, is_sorted, is_narrow):
+    rows = sorted(rows) if is_sorted else rows
+    wide, few = (np.array([row[i] for row in rows], np.int64) for i in range(2))
+    wide = wide >> 40 if is_narrow else wide
+    for keys in ((few, wide), (wide, few), (wide,), (few, few)):
+        assert stable_order(*keys).tolist() == np.lexsort(keys[::-1]).tolist()

@@ -164,4 +164,25 @@ def test_damage_between_messages_ends_the_walk_and_is_counted(damage):
     wire = Wire([content(1, b"a") + damage])
     walked = [text for block in wire.messages(1) for text in wire.slices(block)]
     assert walked[0] == b"a"
-    assert wire.damage.n_messages == 1
+    assert wire.damage.n_messages + wire.damage.n_wire_types == 1
+
+
+@given(
+    st.lists(st.builds(content, st.sampled_from([4, 4, 4, 4, 9]), st.binary(max_size=9)) | FIELDS, max_size=60),
+    st.integers(0, 400),
+    st.integers(0, 255),
+    st.booleans(),
+)
+def test_a_long_message_has_the_fields_that_it_has_one_by_one(fields, place, byte, clip):
+    data = b"".join(fields)
+    damaged = data[:place] + bytes([byte]) + data[place + 1 :] if place < len(data) else data
+    both = []
+    for long in (1, 2**30):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(protobuf, "_LONG", long)
+            patch.setattr(protobuf, "_PIECE", 24)
+            patch.setattr(protobuf, "_SAMPLE", 4)
+            patch.setattr(protobuf, "_FEW", 2)
+            wire = Wire([damaged])
+            both.append((listed(wire.fields(wire.whole(), clip=clip)), wire.damage))
+    assert both[0] == both[1]

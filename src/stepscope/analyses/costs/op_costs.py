@@ -144,7 +144,7 @@ def priced(work: pl.DataFrame, spans: pl.DataFrame, ops: pl.DataFrame) -> tuple[
     is_op = (spans["category"] == "operator").to_numpy()
     wanted = _spans_named(spans, has_formula) & is_op
     candidates = _ancestors(op[known], parents, wanted)
-    costs = _costs(np.unique(candidates), spans, ops)
+    costs = _costs(candidates, spans, ops)
     sound = np.zeros(spans.height, np.bool_)
     sound[costs.filter(pl.col("flop").is_not_null())["call_id"].to_numpy()] = True
     call = op.copy()
@@ -169,14 +169,15 @@ def _spans_named(spans: pl.DataFrame, is_wanted: Callable[[str], bool]) -> Bools
 
 
 def _ancestors(rows: Ints, parents: Ints, wanted: Bools) -> Ints:
-    """All wanted spans among these rows and their ancestors, as rows."""
+    """All wanted spans among these rows and their ancestors, as rows in order."""
     near = nearest(parents, wanted)
-    levels, open_ = [], near[np.unique(rows)]
-    while (open_ := np.unique(open_[open_ >= 0])).size:
-        levels.append(open_)
+    is_one = np.zeros(parents.size, np.bool_)
+    open_ = near[rows]
+    while (open_ := open_[(open_ >= 0) & ~is_one[open_]]).size:
+        is_one[open_] = True
         above = parents[open_]
         open_ = near[above[above >= 0]]
-    return np.concatenate([np.empty(0, np.int64), *levels])
+    return np.flatnonzero(is_one)
 
 
 def _outermost(rows: Ints, spans: pl.DataFrame, wanted: Bools) -> Ints:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.common.span_lookup import own_time
+from stepscope.analyses.common.span_lookup import of_spans, own_time
 from stepscope.core.collectives import HOST_LIBRARIES, library_of
 from stepscope.core.intervals import Intervals, Ints, union
 from stepscope.core.names import is_launch_call, is_sync_call, map_names
@@ -117,8 +117,7 @@ def host_states(spans: pl.DataFrame, work: pl.DataFrame, tracks: pl.Series) -> p
 def _queued_by(spans: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
     """By call (span_id): how much it put into queues, when that had ended, and if it was the first of its kernel."""
     linked = work.select("name", "end_ns", "launch_id").drop_nulls("launch_id")
-    calls = spans.select(launch_id="span_id", called_ns="ts_ns")
-    linked = linked.join(calls, on="launch_id", how="left")
+    linked = linked.with_columns(called_ns=of_spans(spans, linked["launch_id"], "ts_ns"))
     first = pl.col("called_ns") == pl.col("called_ns").min().over("name")
     return (
         linked.with_columns(first=first)

@@ -232,14 +232,22 @@ def _times(own: Levels, shared: Levels, low: Ints, high: Ints) -> Ints:
 
 def _named(times: Ints, length: Ints, waited: Ints) -> list[pl.Series]:
     """The cause of each window and the time in it. `times` is of `_times`, `waited` the wait before the window."""
-    names = np.array(STATES)
     columns = np.arange(length.size)
-    held_up = times[:_PARTICULAR].argmax(axis=0)
-    most = times.argmax(axis=0)
+    held_up, most = _largest(times[:_PARTICULAR]), _largest(times)
     in_sync = np.minimum(times[_SYNC] + waited, length)
     cause = np.where(2 * in_sync >= length, _SYNC, most)
     cause = np.where(2 * times[held_up, columns] >= length, held_up, cause)
-    return [pl.Series("host_cause", names[cause], pl.String), pl.Series("cause_ns", times[cause, columns])]
+    named = pl.Series("host_cause", STATES, pl.String).gather(pl.Series(cause))
+    return [named, pl.Series("cause_ns", times[cause, columns])]
+
+
+def _largest(times: Ints) -> Ints:
+    """The first row that is largest in each column: `argmax`, which takes ten times as long on few long rows."""
+    most, row = times[0].copy(), np.zeros(times.shape[1], np.int64)
+    for i, some in enumerate(times):
+        row[some > most] = i
+        np.maximum(most, some, out=most)
+    return row
 
 
 def with_calls(gaps: pl.DataFrame, work: pl.DataFrame, spans: pl.DataFrame, tracks: pl.DataFrame) -> pl.DataFrame:

@@ -21,7 +21,7 @@ from stepscope.core.schema import (
     TRANSFERS,
 )
 from stepscope.readers.chrome.spans import to_ns
-from stepscope.readers.common.columns import ABSENT, nullable, text_column
+from stepscope.readers.common.columns import ABSENT, nullable, stable_order, text_column
 from stepscope.readers.common.span_builder import nearest_op
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def side_columns(cols: dict[str, Column], spans: Sorted) -> tuple[Rows, dict[str
     """Span rows of a side table in order, and its other columns in that order; rows of dropped spans are left out."""
     rows = spans.position[cols["row"].join()]
     keep = rows >= 0
-    order = np.argsort(rows[keep], kind="stable")
+    order = stable_order(rows[keep])
     return rows[keep][order], {n: c.join()[keep][order] for n, c in cols.items() if n != "row"}
 
 

@@ -14,7 +14,7 @@ import polars as pl
 
 from stepscope.core import intervals
 from stepscope.core.schema import ARROWS
-from stepscope.readers.common.columns import ABSENT, text_column
+from stepscope.readers.common.columns import ABSENT, stable_order, text_column
 from stepscope.readers.common.span_builder import Sorted, believable, nearest_op, sorted_order
 
 if TYPE_CHECKING:
@@ -91,9 +91,7 @@ def joined_edges(ts: Rows, track: NDArray[Any], sign: NDArray[np.int8], issues: 
     """
     n_tracks = int(track.max()) + 1 if track.size else 0
     track = track.astype(np.uint16) if n_tracks < 1 << 16 else track
-    by_time = np.argsort(ts, kind="stable")
-    order = by_time[np.argsort(track[by_time], kind="stable")]
-    by_track = np.argsort(track, kind="stable")
+    order, by_track = stable_order(track, ts), stable_order(track)
     is_mixed = np.zeros(n_tracks, np.bool_)
     same = track[by_track][1:] == track[by_track][:-1]
     is_mixed[track[by_track][1:][(np.diff(ts[by_track]) < 0) & same]] = True
@@ -106,7 +104,7 @@ def joined_edges(ts: Rows, track: NDArray[Any], sign: NDArray[np.int8], issues: 
     s, g = sign[order], track[order]
     depth = np.cumsum(s, dtype=np.int32)
     level = np.where(s > 0, depth, depth + 1)
-    by_level = np.lexsort((level, g))
+    by_level = stable_order(g, level)
     s, g, level = s[by_level], g[by_level], level[by_level]
     joined = np.flatnonzero((s[:-1] > 0) & (s[1:] < 0) & (g[:-1] == g[1:]) & (level[:-1] == level[1:]))
     begin, end = (np.concatenate((some, order[by_level[joined + i]])) for i, some in enumerate(exact))
@@ -146,6 +144,8 @@ def _ends_first(
 ) -> Rows:
     """The order with ends before begins of the same instant, as many as spans are open; on tracks that are mixed."""
     is_new = np.concatenate(([True], (ts[1:] != ts[:-1]) | (track[1:] != track[:-1])))
+    if is_new.all():
+        return order
     heads, instant = np.flatnonzero(is_new), np.cumsum(is_new) - 1
     summed = np.concatenate(([0], np.cumsum(sign, dtype=np.int64)))
     starts = np.flatnonzero(np.concatenate(([True], track[1:] != track[:-1])))
@@ -154,7 +154,7 @@ def _ends_first(
     n_ends = np.concatenate(([0], np.cumsum(sign < 0)))
     number = n_ends[:-1] - n_ends[heads][instant]  # of an end among those of its instant
     phase = np.where(sign > 0, 1, np.where(number < open_before[instant], 0, 2))
-    return order[np.lexsort((np.where(is_mixed, phase, 0), instant))]
+    return order[stable_order(instant, np.where(is_mixed, phase, 0))]
 
 
 @dataclass(frozen=True, slots=True)

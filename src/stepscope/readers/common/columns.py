@@ -73,6 +73,40 @@ def columns_of(fields: dict[str, type[np.generic]]) -> dict[str, Column]:
     return {name: Column(dtype) for name, dtype in fields.items()}
 
 
+def stable_order(*keys: NDArray[np.integer]) -> NDArray[np.int64]:
+    """Rows in order of some keys, of which the first counts most. Equal rows stay in their order.
+
+    As `numpy.lexsort`, but keys that fit 63 bits together are sorted as one number, with the row's own in the lowest
+    bits, which is several times as fast. Where most rows are in order already, a stable sort is faster still.
+
+    >>> stable_order(np.array([2, 1, 2]), np.array([5, 0, -5])).tolist()
+    [1, 2, 0]
+    """
+    n = keys[0].size
+    if not n:
+        return np.empty(0, np.int64)
+    ranges = [(int(key.min()), int(key.max())) for key in keys]
+    widths = [(high - low).bit_length() for low, high in ranges]
+    if sum(widths) + n.bit_length() > 63:
+        if len(keys) == 1:
+            return np.argsort(keys[0], kind="stable")
+        order = stable_order(keys[-1])
+        return order[stable_order(*(key[order] for key in keys[:-1]))]
+    packed = np.zeros(n, np.int64)
+    for key, (low, _), width in zip(keys, ranges, widths, strict=True):
+        packed <<= width
+        packed |= key.astype(np.int64, copy=False) - low
+    if sum(widths) <= 16:
+        return np.argsort(packed.astype(np.uint16), kind="stable")
+    if 64 * np.count_nonzero(packed[1:] < packed[:-1]) < n:
+        return np.argsort(packed, kind="stable")
+    packed <<= n.bit_length()
+    packed |= np.arange(n)
+    packed.sort()
+    packed &= (1 << n.bit_length()) - 1
+    return packed
+
+
 def fitting(value: object, dtype: type[np.generic] = np.int64) -> float | int:
     """The value in the column's type: numbers in text are parsed, values that do not fit become absent."""
     if dtype is np.float64:

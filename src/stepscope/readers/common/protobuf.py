@@ -4,7 +4,7 @@ Format: https://protobuf.dev/programming-guides/encoding: a field is a key (numb
 are varints (seven bits a byte, lowest first, the high bit set on all but the last).
 
 A message may hold a million others, and a million messages a handful of fields each. Messages are therefore walked in
-lockstep, a field of each at a time; where few are left that have more, one by one.
+lockstep, a field of each at a time, and so are pieces of a long one; where few are left that have more, one by one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepscope.readers.common.columns import ABSENT
+from stepscope.readers.common.columns import ABSENT, stable_order
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -41,6 +41,7 @@ _NO_WIRE = np.array([False, False, False, True, True, False, True, True])  # gro
 _PAD = 16  # zero bytes behind the data, so that eight or sixteen can be looked at wherever a value begins
 _BLOCK = 1 << 15  # messages walked together: temporary arrays stay in the cache
 _FEW = 128  # below so many a turn of the lockstep costs more than looking at each
+_LONG, _PIECE, _SAMPLE = 1 << 20, 1 << 14, 64  # bytes of a message that is cut into pieces, bytes of these; fields
 
 
 def _u64(value: int) -> np.uint64:
@@ -54,7 +55,7 @@ _PACK = (
     (_u64(0x00003FFF00003FFF), _u64(0x3FFF00003FFF0000), _u64(2)),
     (_u64(0x000000000FFFFFFF), _u64(0x0FFFFFFF00000000), _u64(4)),
 )
-_ONE, _LOW7, _LOW8, _EIGHT = _u64(1), _u64(0x7F), _u64(0xFF), _u64(8)
+_ONE, _LOW7, _LOW8, _EIGHT, _GOES_ON = _u64(1), _u64(0x7F), _u64(0xFF), _u64(8), _u64(0x80)
 
 
 @dataclass(slots=True)
@@ -127,35 +128,83 @@ class Wire:
         return _columns(fields, n, schema, self.damage)
 
     def messages(self, number: int) -> Iterator[Contents]:
-        """The contents of a repeated field of the document, in order and in blocks. Other fields are passed over."""
-        data, at, stop = self._data, 0, self.n_bytes
-        key = number << 3 | LENGTH
-        while at < stop:
-            starts, ends = array("q"), array("q")
-            for _ in range(_BLOCK):
-                first, length, began = data[at], data[at + 1], at + 2
-                if first != key or length > 127 or began > stop:  # few
-                    first, length, began = self._header(at)
-                end = began + length
-                if end > stop:
-                    self.damage.give_up(at)
-                    end = stop
-                if first == key:
-                    starts.append(began)
-                    ends.append(end)
-                at = end
-                if at >= stop:
-                    break
-            if starts:
-                yield np.frombuffer(starts, np.int64), np.frombuffer(ends, np.int64)
+        """The contents of a repeated field of the document, in order and in blocks. Other messages are passed over."""
+        for numbers, wires, starts, ends in self._walked(0, self.n_bytes, clip=True):
+            mine = (numbers == number) & (wires == LENGTH)
+            self.damage.n_wire_types += int((wires != LENGTH).sum())
+            if mine.any():
+                yield starts[mine], ends[mine]
 
-    def _header(self, at: int) -> tuple[int, int, int]:
-        """Key, length and start of the content at an offset; key 0, and a length beyond the document, if none is."""
-        key, began = _varint(self._data, at)
-        length, began = _varint(self._data, began) if began < self.n_bytes else (0, self.n_bytes + 1)
-        if key & 7 != LENGTH or key >> 3 < 1 or began > self.n_bytes:
-            return 0, self.n_bytes + 1, at
-        return key, min(length, self.n_bytes + 1), began
+    def _walked(self, at: int, stop: int, *, clip: bool) -> Iterator[tuple[Ints, ...]]:
+        """The fields of one message in order, in blocks: number, wire type, value, end."""
+        starts, at = self._field_starts(at, stop)
+        for low in range(0, starts.size, _BLOCK):
+            block = starts[low : low + _BLOCK]
+            _, (number, wire, value, end, _) = self._turn(block, np.full(block.size, stop))
+            yield number, wire, value, end
+        if at < stop:
+            yield self._one(at, stop, clip=clip)
+
+    def _field_starts(self, at: int, stop: int) -> tuple[Ints, int]:
+        """Where the fields of one message begin that are walked together, and where those begin that are left to do.
+
+        A long message of small fields is cut into pieces. Each begins where four fields like the most frequent one seem
+        to follow each other. A piece counts if the fields before it end where it begins; else they go on into it.
+        """
+        known = [at]
+        while len(known) <= _SAMPLE and at < stop <= self.n_bytes and at - known[0] < _PIECE:
+            known.append(at := self._after(at, stop))
+        n_bytes = stop - known[0]
+        if n_bytes < _LONG or known[-1] > known[0] + _PIECE:
+            return np.empty(0, np.int64), known[0]
+        keys = [self._data[place : _varint(self._data, place)[1]] for place in known[:-1]]
+        key = max(set(keys), key=keys.count)
+        lows = range(known[0] + _PIECE, stop, _PIECE)
+        guesses = (self._likely(key, low, min(low + _PIECE, stop), stop) for low in lows)
+        begins = np.array([known[0], *(guess for guess in guesses if guess >= 0)])
+        lane, place, limit = np.arange(begins.size), begins.copy(), np.append(begins[1:], stop)
+        ends, lanes, places = begins.copy(), [], []
+        while lane.size:
+            is_whole, (*_, after) = self._turn(place, np.full(place.size, stop))
+            lane, place, after, limit = (column[is_whole] for column in (lane, place, after, limit))
+            lanes.append(lane)
+            places.append(place)
+            ends[lane] = after
+            lane, place, limit = (column[after < limit] for column in (lane, after, limit))
+        counts, between, at = np.zeros(begins.size, np.bool_), [], known[0]
+        for i, (begin, end) in enumerate(zip(begins.tolist(), ends.tolist(), strict=True)):
+            while at < begin and (after_one := self._after(at, stop)) <= stop:
+                between.append(at)
+                at = after_one
+            if at == begin:
+                counts[i], at = True, end
+        sound = counts[np.concatenate(lanes)]
+        return np.sort(np.concatenate((np.concatenate(places)[sound], np.array(between, np.int64)))), at
+
+    def _likely(self, key: bytes, low: int, high: int, stop: int) -> int:
+        """The first offset from `low` at which four fields of that key seem to follow each other, else −1."""
+        while (low := self._data.find(key, low, high)) >= 0:
+            at = low
+            for _ in range(4):
+                if not self._data.startswith(key, at) or (at := self._after(at, stop)) >= stop:
+                    break
+            else:
+                return low
+            low += 1
+        return -1
+
+    def _after(self, at: int, stop: int) -> int:
+        """Where the field that begins there ends; behind `stop` if it is none, or is not whole."""
+        key, at = _varint(self._data, at)
+        wire = key & 7
+        if wire == LENGTH and at < stop:
+            length, at = _varint(self._data, at)
+            at += length
+        elif wire == VARINT and at < stop:
+            at = _varint(self._data, at)[1]
+        else:
+            at += _SIZES.get(wire, stop + 1)
+        return at if 8 <= key < 8 * _MOST + 8 else stop + 1
 
     def fields(self, messages: Contents, *, clip: bool = False) -> Fields:
         """All fields of the messages [start, end). A message is given up at the first bytes that are not a field.
@@ -180,7 +229,8 @@ class Wire:
                 more = after < stop
                 block, at, stop = block[more], after[more], stop[more]
             for owner, first, last in zip(block.tolist(), at.tolist(), stop.tolist(), strict=True):
-                parts.append(self._one(owner, first, last, clip=clip))
+                walked = self._walked(first, last, clip=clip)
+                parts += [(np.full(columns[0].size, owner), *columns) for columns in walked]
         columns = [np.concatenate([np.asarray(p[i], np.int64) for p in parts]) for i in range(5)] if parts else []
         return Fields(*columns) if columns else Fields(*(np.empty(0, np.int64) for _ in range(5)))
 
@@ -212,6 +262,8 @@ class Wire:
     def _varints(self, at: Ints) -> tuple[U64s, Ints]:
         """The varint at each offset and its length in bytes; length 0 where none ends within ten bytes."""
         raw = self._u64s[at]
+        if not (raw & _GOES_ON).any():
+            return raw & _LOW7, np.ones(at.size, np.int64)
         stops = ~raw & _STOPS
         lowest = stops & (~stops + _ONE)
         below = lowest - _ONE  # all ones where no byte of the eight is the last
@@ -229,8 +281,8 @@ class Wire:
             length[long] = np.where(is_ten, np.where(tenth > _LOW7, 0, 10), 9)
         return value, length
 
-    def _one(self, owner: int, at: int, stop: int, *, clip: bool) -> tuple[Any, ...]:
-        """The fields of one message from `at` on, one by one."""
+    def _one(self, at: int, stop: int, *, clip: bool) -> tuple[Ints, ...]:
+        """The fields of one message from `at` on, one by one: number, wire type, value, end."""
         data = self._data
         numbers, wires, values, ends = array("q"), array("q"), array("q"), array("q")
         while at < stop:
@@ -262,11 +314,8 @@ class Wire:
             wires.append(wire)
             values.append(value)
             ends.append(end)
-        owners = np.full(len(numbers), owner, np.int64)
-        return (
-            owners,
-            *(np.frombuffer(a, np.int64) if a else np.empty(0, np.int64) for a in (numbers, wires, values, ends)),
-        )
+        columns = (numbers, wires, values, ends)
+        return tuple(np.frombuffer(a, np.int64) if a else np.empty(0, np.int64) for a in columns)
 
     def slices(self, contents: Contents) -> list[bytes]:
         """The bytes of each content [start, end); empty where the start is −1 (a missing field)."""
@@ -320,7 +369,7 @@ def _columns(fields: Fields, n: int, schema: Mapping[int, tuple[str, str]], dama
             mine = mine[fits]
         owner, value, end = fields.owner[mine], fields.value[mine], fields.end[mine]
         if kind.endswith("*"):
-            order = np.argsort(value if single == BYTES else owner, kind="stable")
+            order = stable_order(value if single == BYTES else owner)
             values[name] = (owner[order], value[order], end[order]) if single == BYTES else (owner[order], value[order])
         elif single in (INT, FIXED):
             values[name] = np.full(n, ABSENT, np.int64)

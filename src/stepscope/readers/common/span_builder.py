@@ -18,7 +18,7 @@ from stepscope.core import names as rules
 from stepscope.core.schema import CATEGORIES, DEVICE_WORK, SPANS, STEPS, TRACKS, Category
 from stepscope.core.soundness import LONGEST_NS
 from stepscope.core.table import Name
-from stepscope.readers.common.columns import ABSENT, nullable
+from stepscope.readers.common.columns import ABSENT, nullable, stable_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -324,10 +324,8 @@ def _near_the_most(ts: Rows, dur: Rows) -> tuple[Flags, int]:
 
 
 def sorted_order(ts: Rows, dur: Rows, track: NDArray[np.uint32]) -> NDArray[np.intp]:
-    """Stable order by track, start, longest first. Files are nearly in time order, which a stable sort exploits."""
-    by_time = np.argsort(ts, kind="stable")
-    tracks = track.astype(np.uint16) if track.size and int(track.max()) < 1 << 16 else track
-    order = by_time[np.argsort(tracks[by_time], kind="stable")]
+    """Stable order by track, start, longest first."""
+    order = stable_order(track, ts)
     same = (ts[order][1:] == ts[order][:-1]) & (track[order][1:] == track[order][:-1])
     if same.any():
         tied = np.zeros(ts.size, bool)

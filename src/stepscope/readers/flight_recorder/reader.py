@@ -8,23 +8,27 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 import polars as pl
 
 from stepscope.core import files
 from stepscope.core.errors import CorruptInput, StepscopeError
 from stepscope.core.schema import COLLECTIVE_RECORDS, GROUP_STATUS, STACKS
 from stepscope.core.trace import Meta, Trace
+from stepscope.readers.common.record_columns import Records, integers
 from stepscope.readers.common.source import IssueLog, Source, family_of_dump, no_collection
-from stepscope.readers.common.unpickle import Rows, unpickled
+from stepscope.readers.common.unpickle import unpickled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from numpy.typing import NDArray
+
 Fields = dict[str, Any]
-T = TypeVar("T")
 
 FORMAT = "flight-recorder"
 _LIBRARIES = re.compile(r"(?:^|/)(?:site|dist)-packages/|(?:^|/)lib/python3[^/]*/|^<frozen|/torch/")
@@ -135,7 +139,7 @@ def _dump_of(number: int, source: Source, issues: IssueLog, records: _Records) -
     issues.add("torn_dumps", "warning", bool(torn), f"{name}: {torn}")
     rank = _rank_of(source.path, document)
     is_whole, written_ns = bool(document) and not torn, _written_ns(source.path)
-    newest, groups = records.add(number, rank, _Entries(_list(document.get("entries"))))
+    newest, groups = records.add(number, rank, Records(_list(document.get("entries"))))
     about = {"rank": rank, "dumped_ns": written_ns, "is_whole": is_whole, "source": source.path}
     status = [{**row, **about} for row in _status(document, groups)]
     newness = (is_whole, newest, written_ns or 0)
@@ -191,51 +195,6 @@ def _written_ns(path: str) -> int | None:
     return int(str(state[3])) if state is not None and len(state) > 3 else None
 
 
-class _Entries:
-    """The records of a dump, by column."""
-
-    def __init__(self, entries: Sequence[Any]) -> None:
-        self._blocks: list[Rows | list[Fields]] = []
-        for entry in entries:
-            if isinstance(entry, Rows):
-                self._blocks.append(entry)
-            elif isinstance(entry, dict):
-                last = self._blocks[-1] if self._blocks else None
-                if isinstance(last, list):
-                    last.append(entry)
-                else:
-                    self._blocks.append([entry])
-        self.n = sum(map(len, self._blocks))
-
-    def column(self, name: str) -> list[Any]:
-        """The values of a field; None where a record has none."""
-        values: list[Any] = []
-        for block in self._blocks:
-            if isinstance(block, Rows):
-                values += block.columns.get(name) or [None] * len(block)
-            else:
-                values += [entry.get(name) for entry in block]
-        return values
-
-
-def _sound(values: list[Any], kind: type[Any], dtype: pl.DataType) -> pl.Series:
-    """Values of that type; those of other types are null."""
-    if not set(map(type, values)) <= {kind, type(None)}:
-        values = [value if type(value) is kind else None for value in values]
-    try:
-        return pl.Series(values, dtype=dtype)
-    except (OverflowError, TypeError):
-        return pl.Series([v if v is not None and -_SMALL < v < _SMALL else None for v in values], dtype=dtype)
-
-
-def _mapped(values: list[Any], function: Callable[[Any], T]) -> list[T]:
-    """The function of each value, called once for each object."""
-    # What a document refers to many times, or names in one of its texts, is one object as long as it is read.
-    identities = list(map(id, values))
-    made = {identity: function(value) for identity, value in dict(zip(identities, values, strict=True)).items()}
-    return list(map(made.__getitem__, identities))
-
-
 class _Names:
     """Texts as numbers, in the order in which they were met."""
 
@@ -243,15 +202,17 @@ class _Names:
         self._numbers: dict[Any, int] = {}
         self._texts: list[str | None] = []
 
-    def numbers(self, values: list[Any], text: Callable[[Any], str | None]) -> list[int]:
-        """The number of each value's text; `text` is called once for each value that is the same object."""
-        return _mapped(values, lambda value: self._number(text(value)))
-
-    def _number(self, text: str | None) -> int:
+    def number(self, text_of: Callable[[Any], str | None], value: object) -> int:
+        """The number of the text of a value."""
+        text = text_of(value)
         number = self._numbers.setdefault(text, len(self._texts))
         if number == len(self._texts):
             self._texts.append(text)
         return number
+
+    def text(self, number: int) -> str:
+        """The text of a number."""
+        return self._texts[number] or ""
 
     def named(self, numbers: pl.Series) -> pl.Series:
         """The texts of numbers."""
@@ -264,32 +225,40 @@ class _Records:
     def __init__(self) -> None:
         self.stacks = _Stacks()
         self._names: dict[str, _Names] = {name: _Names() for name in _NAMED}
-        self._parts: dict[str, list[pl.Series]] = {}
+        self._parts: dict[str, list[NDArray[Any]]] = {}
 
-    def add(self, number: int, rank: int, entries: _Entries) -> tuple[int, dict[int, tuple[str, str]]]:
+    def add(self, number: int, rank: int, entries: Records) -> tuple[int, dict[int, tuple[str, str]]]:
         """Take the records in a file. Gives the time of the newest, and its groups by their numbers on this rank."""
-        columns = {
-            **{name: _sound(entries.column(field), int, pl.Int64()) for name, field in _NUMBERS.items()},
-            **{name: _sound(entries.column(name), bool, pl.Boolean()) for name in ("is_p2p", "retired")},
-            "rank": pl.Series([rank], dtype=pl.Int32).new_from_index(0, entries.n),
-            "file": pl.Series([number], dtype=pl.UInt32).new_from_index(0, entries.n),
-            "place": pl.Series(range(entries.n), dtype=pl.Int64),
-            "stack_id": pl.Series(self.stacks.numbers_of(entries.column("frames")), dtype=pl.UInt32),
+        n = len(entries)
+        columns: dict[str, NDArray[Any]] = {
+            "rank": np.full(n, rank, np.int32),
+            "file": np.full(n, number, np.uint32),
+            "place": np.arange(n, dtype=np.int32),
+            "stack_id": entries.mapped(self.stacks.number_of, "frames").astype(np.int32),
         }
-        pairs = entries.column("process_group")
+        for name, field in _NUMBERS.items():
+            columns[name], columns[f"has {name}"] = entries.numbers(field)
+        for name in ("is_p2p", "retired"):
+            columns[name] = entries.flags(name)
         for name, (field, text) in _NAMED.items():
-            values = pairs if field == "process_group" else entries.column(field)
-            columns[name] = pl.Series(self._names[name].numbers(values, text), dtype=pl.UInt32)
+            columns[name] = entries.mapped(partial(self._names[name].number, text), field).astype(np.uint32)
         for name, part in columns.items():
             self._parts.setdefault(name, []).append(part)
-        numbers = _sound(entries.column("pg_id"), int, pl.Int64()).to_list()
-        groups = {i: pair for i, pair in dict(zip(numbers, pairs, strict=True)).items() if i is not None}
-        newest = columns["created_ns"].max()
-        return newest if isinstance(newest, int) else -1, {i: (_group(pair), _desc(pair)) for i, pair in groups.items()}
+        ids, is_known = entries.numbers("pg_id")
+        ids, first = np.unique(ids[is_known], return_index=True)
+        group, desc = (columns[name][is_known][first].tolist() for name in ("group", "group_desc"))
+        text, desc_text = self._names["group"].text, self._names["group_desc"].text
+        groups = {i: (text(g), desc_text(d)) for i, g, d in zip(ids.tolist(), group, desc, strict=True)}
+        newest = columns["created_ns"][columns["has created_ns"]].max(initial=-1)
+        return int(newest), groups
 
     def table(self, numbers: list[int] | None) -> pl.DataFrame:
         """The table `collective_records`, of these files only, with times as they were recorded."""
-        whole = pl.DataFrame({name: pl.concat(parts) for name, parts in self._parts.items()})
+        arrays = {name: np.concatenate(self._parts.pop(name)) for name in list(self._parts)}
+        columns = {name: integers(arrays.pop(name), arrays.pop(f"has {name}")) for name in _NUMBERS}
+        stacks = arrays.pop("stack_id")
+        columns["stack_id"] = integers(stacks, stacks >= 0)
+        whole = pl.DataFrame({**columns, **arrays})
         if numbers is not None:
             whole = whole.filter(pl.col("file").is_in(numbers))
         whole = whole.with_columns(self._names[name].named(whole[name]).alias(name) for name in _NAMED)
@@ -299,7 +268,6 @@ class _Records:
         whole = whole.with_columns(
             times,
             pl.col("record_id").fill_null(pl.col("place")),
-            pl.col("is_p2p", "retired").fill_null(value=False),
             pl.col("timeout_ns") * _MILLISECOND,
             line=line.gather(whole["stack_id"]) if line.len() else pl.lit(None, pl.Categorical()),
         )
@@ -398,20 +366,9 @@ class _Stacks:
         self._frames: list[list[str]] = []
         self._numbers: dict[tuple[str, ...], int] = {}
 
-    def numbers_of(self, stacks: list[Any]) -> list[int | None]:
-        """The number of each stack of frames, innermost first; None without frames."""
-        by_frames: dict[tuple[int, ...], int | None] = {}
-
-        def number_of(stack: object) -> int | None:
-            frames = _list(stack)[:_MOST_FRAMES]
-            key = tuple(map(id, frames))
-            if key not in by_frames:
-                by_frames[key] = self._number_of([frame for frame in frames if isinstance(frame, dict)])
-            return by_frames[key]
-
-        return _mapped(stacks, number_of)
-
-    def _number_of(self, frames: list[Fields]) -> int | None:
+    def number_of(self, stack: object) -> int | None:
+        """The number of a stack of frames, innermost first; None without frames."""
+        frames = [frame for frame in _list(stack)[:_MOST_FRAMES] if isinstance(frame, dict)]
         if not frames:
             return None
         texts = tuple(f"{_text(f.get('name'))} ({_text(f.get('filename'))}:{_text(f.get('line'))})" for f in frames)

@@ -19,7 +19,7 @@ from stepscope.readers.chrome.event_columns import SIDE_COLUMNS, TABLES_OF, Colu
 from stepscope.readers.chrome.events import CALL, DEVICE, LANE, METRICS, kind_of
 from stepscope.readers.chrome.kineto import build_tables, framework_of
 from stepscope.readers.chrome.spans import joined_edges
-from stepscope.readers.common.columns import ABSENT, MOST_CATS
+from stepscope.readers.common.columns import ABSENT, MOST_CATS, stable_order
 from stepscope.readers.common.protobuf import Wire
 from stepscope.readers.common.source import IssueLog, give_back
 from stepscope.readers.common.span_builder import unique
@@ -168,17 +168,17 @@ def _pairs(recording: Recording, issues: IssueLog) -> tuple[Rows, Rows]:
     issues.add("incomplete_events", "warning", int(is_edge.sum()) - rows.size, "begins or ends without a time")
     sign = np.where(events["type"][rows] == BEGIN, 1, -1).astype(np.int8)
     begin, end = joined_edges(events["ts"][rows], unique(events["track"][rows])[1], sign, issues)
-    by_begin = np.argsort(begin, kind="stable")
+    by_begin = stable_order(begin)
     return rows[begin[by_begin]], rows[end[by_begin]]
 
 
 def _add_side_tables(columns: Columns, arguments: Arguments, kind: NDArray[np.uint8]) -> None:
     """The side columns of spans, each from the argument that a Chrome trace has them from."""
-    rows_of: dict[str, list[Rows]] = {}
+    codes_of: dict[str, list[int]] = {}
     for code, tables in TABLES_OF.items():
         for table in tables:
-            rows_of.setdefault(table, []).append(np.flatnonzero(kind == code))
-    rows = {table: np.sort(np.concatenate(some)) for table, some in rows_of.items()}
+            codes_of.setdefault(table, []).append(code)
+    rows = {table: np.flatnonzero(np.isin(kind, codes)) for table, codes in codes_of.items()}
     rows["calls"] = np.flatnonzero(np.isin(kind, (CALL, DEVICE)) | arguments.has_attribute("correlation"))
     is_device = kind == DEVICE
     marks = {"kernels": ("grid", "registers", "blocks_per_sm", "occupancy"), "transfers": ("size_bytes",)}
@@ -364,7 +364,7 @@ def _add_flows(
     """Arrows: the events of one id, in order of time, each from the one before, work of a device from the first."""
     row = of_event[recording.flows["event"]] if of_event.size else np.empty(0, np.int64)
     some = np.flatnonzero(row >= 0)
-    order = some[np.lexsort((spans["ts"][row[some]], recording.flows["id"][some]))]
+    order = some[stable_order(recording.flows["id"][some], spans["ts"][row[some]])]
     row, ids, last = row[order], recording.flows["id"][order], recording.flows["last"][order] > 0
     follows = np.flatnonzero((ids[1:] == ids[:-1]) & ~last[:-1]) + 1
     if not follows.size:
