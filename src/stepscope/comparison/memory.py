@@ -48,14 +48,14 @@ def compare_snapshots(base: Sequence[Snapshot], other: Sequence[Snapshot]) -> Co
     of the list. Raises StepscopeError (not the same ranks and devices).
     """
     (left, held_left), (right, held_right) = _of_run(base), _of_run(other)
-    names, others = left["device"], right["device"]
-    if not set(names) & set(others):
-        if names.len() != others.len():
+    devices, counterparts = left["device"], right["device"]
+    if not set(devices) & set(counterparts):
+        if devices.len() != counterparts.len():
             hint = "name as many snapshots of the base as of the other run"
             raise StepscopeError(
-                f"the runs have {names.len():,} and {others.len():,} devices, and none in common", hint
+                f"the runs have {devices.len():,} and {counterparts.len():,} devices, and none in common", hint
             )
-        renamed = pl.col("device").replace(names, others)
+        renamed = pl.col("device").replace(devices, counterparts)
         left, held_left = left.with_columns(renamed), held_left.with_columns(renamed)
     peaks = left.join(right, on="device", suffix="_other", maintain_order="left")
     is_common = pl.col("device").is_in(peaks["device"].implode())

@@ -59,11 +59,11 @@ def grown(
 ) -> pl.DataFrame:
     """MEMORY_GROWTH of rows of `memory-holders`, of which all but device, line, stack, category and bytes may lack."""
     columns = ["device", "category", "line", "stack", "bytes", "n_blocks"]
-    sides = [
+    frames = [
         frame.select(columns).with_columns(pl.col("category", "line").cast(pl.String), at=pl.lit(i))
         for i, frame in enumerate((base, other))
     ]
-    rows = pl.concat(sides)
+    rows = pl.concat(frames)
     is_shared = pl.col("at").n_unique().over("device", "stack") > 1
     plain = pl.col("stack").str.replace_all(r"\((?:[^()>]*/)?([^()/>]*?)(?::\d+)?\)", "($1)")
     rows = rows.with_columns(is_shared=is_shared, plain=plain)
