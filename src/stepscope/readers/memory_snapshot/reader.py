@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.core.errors import CorruptInput
+from stepscope.core.files import rank_in
 from stepscope.core.schema import MEMORY_BLOCKS, MEMORY_EVENTS, MEMORY_SEGMENTS, STACKS
 from stepscope.core.trace import Meta, Trace
 from stepscope.readers.common.columns import device_table
@@ -85,6 +86,7 @@ def _trace(document: Fields, source: Source) -> Trace:
         "memory-snapshot",
         n_events=table.height,
         size_bytes=source.n_bytes,
+        rank=rank_in(source.path),
         framework="PyTorch",
         origin_unix_ns=origin or None,
         facts=facts,
