@@ -107,7 +107,7 @@ def _own_report(trace: Trace) -> Report | None:
         from stepscope.reports._hang import hang_report
 
         return hang_report(trace)
-    if trace.spans.is_empty() and not (trace.memory_segments.is_empty() and trace.memory_events.is_empty()):
+    if trace.is_memory_snapshot:
         from stepscope.reports._memory import memory_report
 
         return memory_report(trace)

@@ -335,23 +335,26 @@ def _binding(graph: Graph, run: Replay, changes: Changes, window: int) -> dict[s
         main = np.array([graph.windows.main[window]])
         node = int(positions(graph, changes, np.zeros(graph.moments.at.size), main, graph.windows.end[[window]])[0][0])
         spent["host"] += end - float(run.times[node])
-    begin, upto = float(run.begin[window]), end
-    while node > SOURCE and run.times[node] > begin and last[node] >= 0:
-        before, now = int(last[node]), float(run.times[node])
-        if 1 <= node <= n_work:
-            spent[_PARTS[int(graph.work.sort[node - 1])]] += max(min(float(run.ended[node - 1]), upto) - now, 0.0)
-            gap = now - (float(run.ended[before - 1]) if 1 <= before <= n_work else float(run.times[before]))
-            spent["gaps between work" if 1 <= before <= n_work else "host"] += max(gap, 0.0)
-        else:
-            kind = int(graph.moments.kind[node - 1 - n_work])
-            waited = now - float(run.times[before])
-            if kind == LOADER and before > n_work and int(graph.moments.kind[before - 1 - n_work]) == LOADER:
-                spent["data loader"] += waited
-            elif kind == QUEUE and 1 <= before <= n_work:
-                spent["launch queue"] += waited
-            elif not 1 <= before <= n_work:
-                spent["host"] += waited
-        node, upto = before, now
+    begin, follows, times, path = float(run.begin[window]), last.tolist(), run.times.tolist(), [node]
+    # Events at one moment can form a circle.
+    while (node := path[-1]) > SOURCE and times[node] > begin and follows[node] >= 0 and len(path) < len(times):
+        path.append(follows[node])
+    now, before = np.array(path[:-1], np.int64), np.array(path[1:], np.int64)
+    kinds = np.concatenate((np.full(1 + n_work, -1), graph.moments.kind))
+    ended = np.append(-np.inf, run.ended)
+    is_work, after_work = now <= n_work, (before >= 1) & (before <= n_work)
+    since = np.where(is_work & after_work, ended[np.minimum(before, n_work)], run.times[before])
+    waited, work = run.times[now] - since, now[is_work]
+    took = np.minimum(ended[work], np.append(end, run.times[now])[:-1][is_work]) - run.times[work]
+    sorts = np.bincount(graph.work.sort[work - 1], np.maximum(took, 0.0), minlength=3)
+    part = np.select(
+        (is_work & after_work, (kinds[now] == LOADER) & (kinds[before] == LOADER), ~after_work, kinds[now] == QUEUE),
+        [_PARTS.index(name) for name in ("gaps between work", "data loader", "host", "launch queue")],
+        len(_PARTS),
+    )
+    waits = np.bincount(part, np.where(is_work, np.maximum(waited, 0.0), waited), minlength=len(_PARTS) + 1)
+    for name, one in zip(_PARTS, (*(sorts + waits[:3]), *waits[3:]), strict=False):
+        spent[name] += float(one)
     return spent
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -47,6 +48,7 @@ from stepscope.analyses.critical_path.work import (
     path_work,
 )
 from stepscope.core.intervals import Bools, Intervals, Ints, covered
+from stepscope.core.names import kernel_class, map_names
 
 Floats = NDArray[np.float64]
 Edges = tuple[Ints, Ints, Floats]  # from, to, how long after
@@ -273,9 +275,12 @@ def topological(from_: Ints, to: Ints, recorded: Ints) -> Ints:
     return at
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Program:
-    """A recorded program: its host threads, its device work, and what each waited for."""
+    """A recorded program: its host threads, its device work, and what each waited for.
+
+    `known` is what each change that was asked before concerns.
+    """
 
     spans: pl.DataFrame
     threads: Threads
@@ -287,6 +292,12 @@ class Program:
     windows: Windows
     graph: Graph
     loader_known: dict[int, bool]  # threads with a loader that has workers, and whether its pace is known
+    known: dict[object, tuple[Bools, list[Intervals]]] = field(default_factory=dict, compare=False)
+
+    @cached_property
+    def classes(self) -> NDArray[np.str_]:
+        """The class of each piece of device work."""
+        return map_names(self.spans["name"].gather(self.work.row), kernel_class, pl.String()).to_numpy().astype(str)
 
 
 def program_of(
