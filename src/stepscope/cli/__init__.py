@@ -35,6 +35,7 @@ VERBS = (
     "serve",
     "sql",
     "record",
+    "hang",
     "export",
     "tables",
     "formats",
