@@ -50,13 +50,12 @@ def unlike_their_peers(waits: Waits, component: Sequence[int]) -> list[int]:
                     parts[key, seq][rank] = [text for _, _, _, text in own[last[key] + 1 : i]]
                 last[key] = i
     blamed = set()
-    for (key, seq), by_rank in parts.items():
-        odd = _odd_one(by_rank)
-        if odd is not None and odd not in (
-            _odd_one(parts.get((key, seq - 1), {})),
-            _odd_one(parts.get((key, seq - 2), {})),
-        ):
-            blamed.add(odd)
+    for group in {key for key, _ in parts}:
+        odd_ones = [_odd_one(parts[key, seq]) for key, seq in sorted(parts) if key == group]
+        for i, odd in enumerate(odd_ones):
+            was_like_them = any(one != odd for one in odd_ones[:i])
+            if odd is not None and (was_like_them or len(odd_ones) == 1):
+                blamed.add(odd)
     return sorted(blamed)
 
 
