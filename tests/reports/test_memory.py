@@ -36,6 +36,9 @@ def test_several_snapshots_are_compared_by_their_peaks(folder):
     report = stepscope.report(folder)
     assert [one["peak_allocated_bytes"] >> 20 for one in report.more["memory"]["devices"]] == [22, 23]
     assert report.tables[0].frame["file"].to_list() == ["rank1.pickle", "rank0.pickle"]
+    growth = report.tables[1]
+    assert growth.title == "What rank1.pickle holds more than rank0.pickle, at their peaks"
+    assert growth.frame["delta_bytes"].to_list() == [MIB]
 
 
 def test_a_snapshot_next_to_a_trace_adds_its_tables(folder):

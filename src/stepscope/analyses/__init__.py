@@ -72,6 +72,7 @@ _OF_RANKS = {
 }
 _OF_PAIRS = {
     "diff": "stepscope.analyses.pairs.diff",
+    "memory-growth": "stepscope.analyses.memory.growth",
 }
 ANALYSES = Registry("analysis", Analysis, "ANALYSIS", "stepscope.analyses", {**_OF_TRACES, **_OF_RANKS, **_OF_PAIRS})
 

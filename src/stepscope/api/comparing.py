@@ -12,7 +12,8 @@ from stepscope.core.trace import Run
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from stepscope.comparison import Comparison
+    from stepscope.comparison import Comparison, Observation
+    from stepscope.comparison.memory import Snapshot
     from stepscope.comparison.model import Cause, Effect, Evidence
     from stepscope.core.report import Block, Report
 
@@ -46,17 +47,40 @@ def case_of_results(run: Run) -> tuple[Run, Run] | None:
 
 def compare_two_runs(base: Run, other: Run, *, anchor: str | None = None) -> Comparison:
     """The comparison of two runs. Traces are read one at a time. Raises StepscopeError, MissingTable."""
-    from stepscope.comparison import compare_runs, observe
+    from stepscope.comparison import compare_runs
     from stepscope.comparison.matching import as_repeats
+    from stepscope.comparison.memory import compare_snapshots
 
-    left = [observe(trace, anchor=anchor or "auto") for trace in base]
-    first = left[0][0]
-    if anchor is None and first.source == "detected":
-        anchor = first.anchor  # so that the other run gets the same kind of cycle, if it has any
-    right = [observe(trace, anchor=anchor or "auto") for trace in other]
+    left, held_left = _observed(base, anchor or "auto")
+    if anchor is None and left and left[0][0].source == "detected":
+        anchor = left[0][0].anchor  # so that the other run gets the same kind of cycle, if it has any
+    right, held_right = _observed(other, anchor or "auto")
     facts = {"base": ", ".join(base.paths), "other": ", ".join(other.paths)}
-    result = replace(compare_runs(as_repeats(left), as_repeats(right)), facts=facts, arguments=_arguments(base, other))
-    return _with_gains(result, other)
+    arguments = _arguments(base, other)
+    memory = compare_snapshots(held_left, held_right) if held_left and held_right else None
+    if left and right:
+        result = compare_runs(as_repeats(left), as_repeats(right))
+        if memory is not None:
+            result = replace(result, notes=(*result.notes, memory.reason, *memory.notes), memory=memory.memory)
+        return _with_gains(replace(result, facts=facts, arguments=arguments), other)
+    if memory is None:
+        hint = "name snapshots for both, or recordings of time for both"
+        raise StepscopeError("one run has memory snapshots alone, and the other has none", hint)
+    return replace(memory, facts=facts, arguments=arguments)
+
+
+def _observed(run: Run, anchor: str) -> tuple[list[tuple[Observation, ...]], list[Snapshot]]:
+    """What is compared of each trace, and of each memory snapshot."""
+    from stepscope.comparison import observe
+    from stepscope.comparison.memory import observe_snapshot
+
+    traces, snapshots = [], []
+    for trace in run:
+        if trace.is_memory_snapshot:
+            snapshots.append(observe_snapshot(trace))
+        else:
+            traces.append(observe(trace, anchor=anchor))
+    return traces, snapshots
 
 
 def _with_gains(result: Comparison, other: Run) -> Comparison:

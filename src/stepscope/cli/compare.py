@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from stepscope.renderers import Renderer, Screen
 
 _RUN_OPTIONS = ("--base", "--other")
-_GATE = re.compile(r"(?P<what>slower|faster)(:(?P<percent>\d+(\.\d+)?)\s*%)?|different")
+_GATE = re.compile(r"(?P<what>slower|faster|larger)(:(?P<percent>\d+(\.\d+)?)\s*%)?|different")
 GATE_FAILED = 3
-OWN_TABLES = ("kinds", "parts", "attribution", "resources", "effects", "ruled-out")
+OWN_TABLES = ("kinds", "parts", "attribution", "resources", "effects", "memory-growth", "ruled-out")
 
 
 class _ManyPaths(TyperCommand):
@@ -64,7 +64,7 @@ def command(
         typer.Option(
             "--table",
             metavar="NAME",
-            help="Print one table: kinds, parts, attribution, resources, effects, ruled-out, or any result table.",
+            help=f"Print one table: {', '.join(OWN_TABLES)}, or any result table.",
             show_default=False,
         ),
     ] = None,
@@ -72,8 +72,8 @@ def command(
         str | None,
         typer.Option(
             "--fail-on",
-            metavar="slower:3%|different",
-            help="Exit with 3 if the second run is slower by this, or differs.",
+            metavar="slower:3%|larger:3%|different",
+            help="Exit with 3 if the second run is slower by this, holds more memory at its peak, or differs.",
             show_default=False,
         ),
     ] = None,
@@ -105,7 +105,7 @@ def command(
     from stepscope.core.trace import Run
 
     if fail_on is not None and _GATE.fullmatch(fail_on) is None:
-        reason = f"not a condition: {fail_on}; write slower, slower:3% or different"
+        reason = f"not a condition: {fail_on}; write slower, slower:3%, larger:3% or different"
         raise typer.BadParameter(reason, param_hint="--fail-on")
     left, right = _base_and_other(paths or [], base or [], other or [])
     renderer = renderer_for(format_name, output, "terminal")
@@ -203,6 +203,8 @@ def _failed(result: Comparison, condition: str) -> str:
     """Why --fail-on fails; empty if it does not. A change counts if it is certain and larger than the drift."""
     gate = _GATE.fullmatch(condition)
     step = result.proof
+    if gate is not None and gate["what"] == "larger":
+        return _grew(result, float(gate["percent"] or 0) / 100)
     if gate is None or gate["what"] is None:
         return f"the runs are different ({result.reason})" if result.verdict == "different" else ""
     if step is None or not step.base:
@@ -214,3 +216,17 @@ def _failed(result: Comparison, condition: str) -> str:
 
 def _left_out(label: str, error: StepscopeError) -> None:
     complain(f"warning: {label} is left out: {error.message}")
+
+
+def _grew(result: Comparison, least: float) -> str:
+    """Why --fail-on larger fails: a device's peak of memory in use grew by this share or more, and clearly."""
+    import polars as pl
+
+    from stepscope.core.units import percent
+
+    peaks = result.effects.filter(pl.col("measure") == "peak_allocated_bytes", "is_different", pl.col("delta") > 0)
+    rows = peaks.filter((pl.col("ratio") - 1 >= least) | pl.col("ratio").is_null()).sort("ratio", nulls_last=False)
+    if rows.is_empty():
+        return ""
+    device, ratio = rows.select(pl.col("device").cast(pl.String), "ratio").row(-1)
+    return f"{device} holds {'more' if ratio is None else f'{percent(ratio - 1)} more'} memory at its peak"

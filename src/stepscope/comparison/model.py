@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
 
+from stepscope.analyses.memory.growth import MEMORY_GROWTH
 from stepscope.core.schema import Category
 from stepscope.core.table import Column, Name, Table
 
@@ -327,6 +328,7 @@ class Comparison:
             recorder, ranks, program, shapes. One row per fact.
         step_verdict: the verdict on the step time alone. It is `different` only if the interval of `step_time`, or of
             `typical_step`, excludes zero. `verdict` is `different` too if a cause was found whose cost the step hides.
+        memory: of memory snapshots, one row per stack with what it holds at both peaks (bytes), largest change first.
         typical_step: as `step_time`, without the longest and shortest tenth of the cycles; None if there are under ten.
     """
 
@@ -344,6 +346,7 @@ class Comparison:
     kinds: pl.DataFrame = field(default_factory=KINDS.empty)
     step_verdict: Verdict = "inconclusive"
     typical_step: Effect | None = None
+    memory: pl.DataFrame = field(default_factory=MEMORY_GROWTH.empty)
     to_text: Callable[[Comparison], str] | None = field(default=None, repr=False, compare=False)
     to_html: Callable[[Comparison], str] | None = field(default=None, repr=False, compare=False)
     to_figure: Callable[[Comparison], Any] | None = field(default=None, repr=False, compare=False)

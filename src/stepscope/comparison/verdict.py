@@ -107,12 +107,16 @@ def step_times(pairs: Sequence[Pair], *, side: str) -> list[Floats]:
     If processes have different numbers of cycles, the surplus ones are dropped.
     """
     n_runs = min((len(getattr(pair, side)) for pair in pairs), default=0)
-    runs = []
-    for i in range(n_runs):
-        each = [getattr(pair, side)[i].complete_cycles["dur_ns"].to_numpy().astype(float) for pair in pairs]
-        n = min(values.size for values in each)
-        runs.append(np.mean([values[:n] for values in each], axis=0))
+    runs = [cycle_times([getattr(pair, side)[i] for pair in pairs]) for i in range(n_runs)]
     return [run for run in runs if run.size]
+
+
+def cycle_times(processes: Sequence[Observation]) -> Floats:
+    """Durations of the complete cycles of a run, in ns; the mean over its processes, cycle by cycle."""
+    each = [process.complete_cycles["dur_ns"].to_numpy().astype(float) for process in processes]
+    n = min((values.size for values in each), default=0)
+    times: Floats = np.mean([values[:n] for values in each], axis=0) if n else np.empty(0)
+    return times
 
 
 def step_effect(base: Sequence[Floats], other: Sequence[Floats]) -> Effect | None:

@@ -13,7 +13,7 @@ import os
 import re
 import stat
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import PurePath
 from typing import IO, TYPE_CHECKING, Any, cast
@@ -158,11 +158,35 @@ def state_of(path: str) -> tuple[object, ...] | None:
 
 
 def write(path: str, content: bytes) -> None:
-    """Write an object to a URL: object stores show it whole or not at all. Raises StepscopeError."""
+    """Write a file that appears whole or not at all; folders on its way are made. Raises StepscopeError."""
     with reaching(path, doing="write"):
-        system, inner = _system(path)
-        system.makedirs(inner.rpartition("/")[0], exist_ok=True)
-        system.pipe_file(inner, content)
+        if is_url(path):
+            system, inner = _system(path)
+            system.makedirs(inner.rpartition("/")[0], exist_ok=True)
+            system.pipe_file(inner, content)
+            return
+        folder, name = os.path.split(os.path.abspath(path))  # noqa: PTH100  as the rest
+        os.makedirs(folder, exist_ok=True)  # noqa: PTH103
+        part = os.path.join(folder, f".{name}.{os.getpid()}.part")
+        try:
+            with open(part, "xb") as file:
+                file.write(content)
+            os.replace(part, path)  # noqa: PTH105
+        finally:
+            with suppress(OSError):
+                os.unlink(part)  # noqa: PTH108
+
+
+def remove(path: str) -> None:
+    """Remove a file, if it is there. Raises StepscopeError."""
+    with reaching(path, doing="remove"):
+        if is_url(path):
+            system, inner = _system(path)
+            if system.exists(inner):
+                system.rm(inner)
+            return
+        with suppress(FileNotFoundError):
+            os.unlink(path)  # noqa: PTH108
 
 
 def remove_folder(path: str) -> None:

@@ -219,6 +219,8 @@ REMEDIES = (
     Remedy("host", "record the host too"),
     Remedy("counters", "put counters.csv next to the trace or name it with --counters; see docs/counters.md"),
     Remedy("kernel_metrics", "profile with Nsight Compute: ncu --csv --set full, or --metrics …"),
+    Remedy("memory_events", "ask about a memory snapshot of PyTorch (.pickle); see docs/memory.md"),
+    Remedy("group_status", "ask about the folder with the flight recorder's dumps of all ranks; see docs/hangs.md"),
     Remedy("sched", "record with stepscope record --sched; see docs/record.md"),
     Remedy("stack_samples", "record with stepscope record --stacks; see docs/record.md"),
     Remedy(

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 #: The topics of remedies that say how to get a missing table.
 _TOPICS = {name: name for name in ("allocations", "counters", "kernel_metrics", "kernels", "sched", "stack_samples")}
 _TOPICS |= {"ops": "operators", "stacks": "stacks", "steps": "steps"}
+_TOPICS |= dict.fromkeys(("memory_events", "memory_segments", "memory_blocks"), "memory_events")
+_TOPICS |= dict.fromkeys(("collective_records", "group_status"), "group_status")
 _MOST_PATHS = 20
 _NO_CLOCK = "a profile of counters has no timeline: record one too (nsys, or the framework's profiler)"
 
@@ -151,6 +153,11 @@ class Trace:
         """Whether spans have start times. A report of kernels' counters has none: it knows only their order."""
         times = self.spans["ts_ns"]
         return times.is_empty() or times.null_count() < len(times)
+
+    @property
+    def is_memory_snapshot(self) -> bool:
+        """Whether this is a memory snapshot, which has no timeline."""
+        return self.spans.is_empty() and not (self.memory_segments.is_empty() and self.memory_events.is_empty())
 
     @property
     def analyses(self) -> AnalysisMethods:
@@ -311,6 +318,11 @@ class Trace:
     def group_status(self) -> pl.DataFrame:
         """How far each rank came in each of its process groups."""
         return self.table("group_status")
+
+    @property
+    def processes(self) -> pl.DataFrame:
+        """Processes of a job that were asked while it ran."""
+        return self.table("processes")
 
     @property
     def memory_events(self) -> pl.DataFrame:

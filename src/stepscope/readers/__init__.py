@@ -180,12 +180,16 @@ def _without_companions(files: list[str]) -> list[str]:
         return files
     given = {Path(file) for file in files}
     of_formats = [reader.companion_files for reader in readers() if reader.companion_files is not None]
-
-    def is_read_by_itself(file: str) -> bool:
-        firsts = {Path(companions(file)[0]) for companions in of_formats} - {Path(file)}
-        return not firsts & given
-
-    return [file for file in files if is_read_by_itself(file)]
+    firsts: list[str] = []
+    companions: set[Path] = set()
+    for file in files:
+        if Path(file) in companions:
+            continue
+        families = [[Path(one) for one in of_format(file)] for of_format in of_formats]
+        if not {family[0] for family in families} - {Path(file)} & given:
+            firsts.append(file)
+            companions.update(one for family in families for one in family[1:])
+    return firsts
 
 
 def _file_and_member(path: str) -> tuple[str, str | None]:

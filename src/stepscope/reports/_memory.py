@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from stepscope.analyses.memory.growth import MEMORY_GROWTH, grown
 from stepscope.analyses.memory.oom import MEMORY_SAVINGS, memory_oom, memory_savings
 from stepscope.analyses.memory.snapshots import (
     MEMORY_FRAGMENTATION,
@@ -143,13 +144,37 @@ def with_memory(report: Report | None, snapshots: Sequence[Report]) -> Report:
         peaks = pl.DataFrame([{k: v for k, v in one.items() if k != "holders"} for one in devices])
         more_tables = (Block("Peak of each snapshot", _PEAKS, peaks.sort("peak_allocated_bytes", descending=True)),)
         largest = max(snapshots, key=_peak_of)
-        more_tables += largest.tables
-        base = report or replace(largest, headline=f"{counted(len(snapshots), 'memory snapshot')} · {largest.headline}")
+        more_tables += (*_growth(largest, snapshots, names), *largest.tables)
+        at_peak = largest.headline.removeprefix("Memory snapshot · ")
+        name = dict(zip(map(id, snapshots), names, strict=True))[id(largest)]
+        base = report or replace(largest, headline=f"{counted(len(snapshots), 'memory snapshot')} · {name}: {at_peak}")
     if report is not None:
         more_tables = (*report.tables, *more_tables)
         bars = (*report.bars, *snapshots[0].bars)
         base = replace(report, bars=bars, quality=(*report.quality, *snapshots[0].quality))
     return replace(base, tables=more_tables, more=document)
+
+
+def _growth(largest: Report, snapshots: Sequence[Report], names: Sequence[str]) -> tuple[Block, ...]:
+    """What the largest snapshot holds more than the median one, at the peaks; nothing if their peaks are the same."""
+    order = sorted(zip(map(_peak_of, snapshots), names, snapshots, strict=True), key=lambda one: one[:2])
+    least, name, median = order[(len(order) - 1) // 2]
+    if _peak_of(largest) == least:
+        return ()
+    growth = grown(*(_holders(one) for one in (median, largest))).filter(pl.col("delta_bytes") != 0)
+    title = f"What {order[-1][1]} holds more than {name}, at their peaks"
+    columns = ("device", "category", "line", "base_bytes", "other_bytes", "delta_bytes")
+    return (_block(title, MEMORY_GROWTH, growth, columns, ""),)
+
+
+def _holders(report: Report) -> pl.DataFrame:
+    """What holds the device with the largest peak, as far as `grown` needs it."""
+    device = max(_devices_of(report), key=lambda one: one["peak_allocated_bytes"])
+    rows = pl.DataFrame(
+        device["holders"], schema_overrides={"line": pl.String, "stack": pl.String}, infer_schema_length=None
+    )
+    stack = pl.when(pl.col("stack") != _BEFORE).then("stack")
+    return rows.with_columns(stack=stack, device=pl.lit("the device"))
 
 
 def _peak_of(report: Report) -> int:
@@ -187,7 +212,9 @@ def _bar(row: dict[str, Any], holders: pl.DataFrame) -> Bar:
 
 def _document(peaks: pl.DataFrame, holders: pl.DataFrame) -> list[dict[str, Any]]:
     text = pl.when(pl.col("stack").is_null()).then(pl.lit(_BEFORE)).otherwise("stack")
-    listed = holders.with_columns(stack=text).select("device_id", "stack", "holder", "category", "bytes")
+    listed = holders.with_columns(stack=text).select(
+        "device_id", "stack", "line", "holder", "category", "bytes", "n_blocks"
+    )
     return [
         {
             "device": row["device"],

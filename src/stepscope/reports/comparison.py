@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from stepscope.analyses.memory.growth import MEMORY_GROWTH
 from stepscope.comparison.diagnosis.change import span
 from stepscope.comparison.effects import DELTAS, FUNCTION_DELTAS, function_deltas
 from stepscope.comparison.model import EFFECTS, KINDS
@@ -40,6 +41,25 @@ RULED_OUT = Table(
         Column("is_judged", pl.Boolean(), "false if the data does not allow a judgement"),
     ),
 )
+MEMORY_PEAKS = Table(
+    "memory-levels",
+    "how the levels of memory in two memory snapshots differ",
+    (
+        Column("device", pl.String(), "device, as the framework calls it", key=True),
+        Column("level", pl.String(), "which level", key=True),
+        Column("base_bytes", pl.Int64(), "in the base", "bytes"),
+        Column("other_bytes", pl.Int64(), "in the other", "bytes"),
+        Column("delta_bytes", pl.Int64(), "how much more in the other", "bytes"),
+        Column("ratio", pl.Float64(), "other over base"),
+        Column("is_different", pl.Boolean(), "more than healthy runs differ"),
+    ),
+)
+_LEVELS = {
+    "peak_allocated_bytes": "most in use",
+    "peak_reserved_bytes": "most reserved",
+    "before_bytes": "in use before the history",
+    "allocated_bytes": "in use at the end",
+}
 _ROWS = 8
 #: Share of the cycle below which a part or a change has no row on the first screen.
 _LEAST_SHARE = 0.001
@@ -79,13 +99,14 @@ def with_verdict(report: Report, result: Comparison) -> Report:
 
 
 def tables(result: Comparison) -> dict[str, Block]:
-    """All tables of the comparison in full, by name: kinds, parts, attribution, resources, effects, ruled-out."""
+    """All tables of the comparison in full, by the names that `compare --table` takes."""
     parts = {
         "kinds": (KINDS, result.kinds),
         "parts": (DELTAS, result.parts),
         "attribution": (FUNCTION_DELTAS, function_deltas(result.effects)),
         "resources": (RESOURCES_SHOWN, resources(result.effects)),
         "effects": (EFFECTS, result.effects),
+        "memory-growth": (MEMORY_GROWTH, result.memory),
         "ruled-out": (RULED_OUT, pl.DataFrame([asdict(row) for row in result.ruled_out], schema=RULED_OUT.dtypes)),
     }
     return {name: Block(name, table, frame) for name, (table, frame) in parts.items()}
@@ -145,6 +166,7 @@ def document(result: Comparison) -> dict[str, Any]:
             for pair in result.pairs
         ],
         "notes": list(result.notes),
+        "memory": {"peaks": _peaks(result.effects).to_dicts(), "growth": result.memory.to_dicts()},
     }
 
 
@@ -254,7 +276,7 @@ def _value(value: float | None, unit: str | None) -> str:
 
 
 def _blocks(result: Comparison) -> list[Block]:
-    blocks = []
+    blocks = _memory_blocks(result)
     whole = result.step_time.base if result.step_time is not None else 0.0
     parts = result.parts.filter(pl.max_horizontal("base_ns", "other_ns") > _LEAST_SHARE * whole)
     if parts.height:
@@ -278,6 +300,29 @@ def _blocks(result: Comparison) -> list[Block]:
         keep = ["process"] * several + ["device", "metric", "base", "other", "ratio"]
         blocks.append(_block("Resources that changed", _AS_TEXT, _as_text(moved), keep, "resources"))
     return blocks
+
+
+def _memory_blocks(result: Comparison) -> list[Block]:
+    """The peaks of memory snapshots, and what holds more or less at them, by line."""
+    if result.memory.is_empty():
+        return []
+    by_line = result.memory.group_by("device", "category", "line", maintain_order=True).agg(
+        pl.col("base_bytes", "other_bytes", "delta_bytes").sum()
+    )
+    size_of_change = pl.col("delta_bytes").abs()
+    rows = by_line.filter(size_of_change > 0).sort(size_of_change, descending=True, maintain_order=True)
+    columns = [name for name in rows.columns if name != "device" or rows["device"].n_unique() > 1]
+    blocks = [_block("What holds more or less at the peak", MEMORY_GROWTH, rows, columns, "memory-growth")]
+    peaks = _peaks(result.effects)
+    return [*blocks, Block("Memory", MEMORY_PEAKS, peaks)] if peaks.height else blocks
+
+
+def _peaks(effects: pl.DataFrame) -> pl.DataFrame:
+    """MEMORY_PEAKS: how the levels of memory of each device differ."""
+    rows = effects.filter(pl.col("measure").str.ends_with("_bytes"))
+    amounts = [pl.col(f"{name}").cast(pl.Int64).alias(f"{name}_bytes") for name in ("base", "other", "delta")]
+    what = pl.col("measure").replace(_LEVELS).alias("level")
+    return rows.select(pl.col("device").cast(pl.String), what, *amounts, "ratio", "is_different")
 
 
 def _as_text(rows: pl.DataFrame) -> pl.DataFrame:

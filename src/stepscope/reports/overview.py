@@ -102,12 +102,12 @@ def overview(source: Trace | Run, *, each: Each | None = None) -> Report:
 
 
 def _own_report(trace: Trace) -> Report | None:
-    """The report of dumps of a flight recorder or of a memory snapshot, which have no timeline."""
-    if not trace.group_status.is_empty():
+    """The report of a job that stands still or of a memory snapshot, which have no timeline."""
+    if not (trace.group_status.is_empty() and trace.processes.is_empty()):
         from stepscope.reports._hang import hang_report
 
         return hang_report(trace)
-    if trace.spans.is_empty() and not (trace.memory_segments.is_empty() and trace.memory_events.is_empty()):
+    if trace.is_memory_snapshot:
         from stepscope.reports._memory import memory_report
 
         return memory_report(trace)

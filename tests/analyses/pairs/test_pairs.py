@@ -8,7 +8,7 @@ from stepscope.core.errors import UnknownName
 
 
 def test_comparisons_are_found_by_name():
-    assert analyses.names("pair") == ["diff"]
+    assert analyses.names("pair") == ["diff", "memory-growth"]
     found = analyses.find("diff")
     assert found.name == "diff"
     assert list(found.options()) == ["by"]

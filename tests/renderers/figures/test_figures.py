@@ -40,7 +40,7 @@ def test_each_figure_says_what_it_is(name):
 
 
 def test_figures_of_comparisons_draw_their_tables():
-    assert set(figures.names()) - set(ANALYSED) <= {"diff", "parts", "python-stacks"}
+    assert set(figures.names()) - set(ANALYSED) <= {"diff", "history", "parts", "python-stacks"}
     assert set(figures.find("diff").needs) <= set(DIFF.dtypes)
     assert set(figures.find("parts").needs) <= set(DELTAS.dtypes)
 

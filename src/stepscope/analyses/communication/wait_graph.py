@@ -106,14 +106,15 @@ class Waits:
 def waits_of(records: pl.DataFrame, status: pl.DataFrame) -> Waits:
     """What all ranks of a job wait in, from the tables `collective_records` and `group_status`."""
     status = status.with_columns(pl.col("group", "group_desc", "members").cast(pl.String))
-    keyed = _keyed(records, status)
+    keyed = _keyed(records, status).drop("backend", "input_dtypes", "output_dtypes", "timeout_ns")
     silent = _silent(records, status)
     groups, world = _groups(keyed, status, silent)
     silent = {**{r: "its dump is missing" for r in range(world) if r not in silent}, **silent}
-    have = set(status["rank"].to_list()) | set(records["rank"].to_list())
+    have = set(status["rank"].to_list()) | set(records["rank"].unique().to_list())
     silent = {rank: why for rank, why in silent.items() if why != "its dump is missing" or rank not in have}
     known = frozenset(have - set(silent))
-    messages = set(keyed.filter("is_p2p")["key"].unique().to_list())
+    sent = keyed.select("key", "rank", "p2p_seq", "operation", "is_p2p", ended=_ended()).filter("is_p2p")
+    messages = set(sent["key"].unique().to_list())
     reached = _reached(keyed, status, messages)
     open_rows = _open(keyed, status, messages)
     instances: dict[Key, Instance] = {}
@@ -133,7 +134,7 @@ def waits_of(records: pl.DataFrame, status: pl.DataFrame) -> Waits:
         instance.calls[rank] = call
     for instance in instances.values():
         _place(instance, groups[instance.key.group], reached, known)
-    _messages(_Messages(keyed.filter("is_p2p"), groups, status), open_rows, groups, instances, stalled, known)
+    _messages(_Messages(sent, groups, status), open_rows, groups, instances, stalled, known)
     of_rank: dict[int, list[tuple[int, Key]]] = defaultdict(list)
     for key, instance in instances.items():
         for rank, call in instance.calls.items():
@@ -273,13 +274,13 @@ class _Reached(NamedTuple):
 
 
 def _reached(keyed: pl.DataFrame, status: pl.DataFrame, messages: set[str]) -> _Reached:
-    collectives = keyed.filter(~pl.col("is_p2p"))
+    collectives = keyed.select("key", "rank", "seq", is_p2p="is_p2p", ended=_ended()).filter(~pl.col("is_p2p"))
     enqueued = {
         (key, rank): seq
         for key, rank, seq in collectives.group_by("key", "rank").agg(pl.col("seq").max()).iter_rows()
         if seq is not None
     }
-    ended = collectives.filter(_ended()).group_by("key").agg(pl.col("seq").max())
+    ended = collectives.filter("ended").group_by("key").agg(pl.col("seq").max())
     completed = {key: seq for key, seq in ended.iter_rows() if seq is not None}
     several = {key.partition(" ")[0] for key in keyed["key"].unique().to_list() if " " in key}
     rows = status.drop_nulls("group").select("group", "members", "rank", "enqueued", "completed")
@@ -333,7 +334,7 @@ class _Messages:
         self._ended: dict[tuple[str, int, int, int], int] = {}
         firsts = rows.group_by("key", "rank").agg(pl.col("p2p_seq").min())
         self._whole = {(key, rank) for key, rank, first in firsts.iter_rows() if first is not None and first <= 1}
-        counts = rows.group_by("key", "rank", pl.col("operation").cast(pl.String)).agg(_ended().sum())
+        counts = rows.group_by("key", "rank", pl.col("operation").cast(pl.String)).agg(pl.col("ended").sum())
         for key, rank, operation, ended in counts.iter_rows():
             ends = ends_of(operation, rank, groups[key].members)
             if ends is not None:

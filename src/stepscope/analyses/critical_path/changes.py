@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from itertools import pairwise
 
 import numpy as np
 import polars as pl
@@ -19,6 +20,7 @@ from stepscope.analyses.critical_path.work import WAITS, Work
 from stepscope.core.errors import StepscopeError
 from stepscope.core.intervals import Bools, Intervals, Ints, difference, locate, union
 from stepscope.core.names import KERNEL_CLASSES, is_launch_call, kernel_class, map_names
+from stepscope.core.schema import CATEGORIES
 
 _RULE = re.compile(r"\s*(?P<what>.+?)\s*=\s*(?P<factor>\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+)\s*(?:,|$)")
 _HINT = "write it as in 'gemm=0.5,launch delay=0': a kind, a class of kernels or a regular expression, and a factor"
@@ -105,7 +107,7 @@ def _held(rule: Rule, spans: pl.DataFrame, threads: Threads, *, has_device: bool
     if rule.device_only or rule.kind in WAITS:
         yield from nowhere(threads)
     elif rule.kind is not None:
-        yield from _of_kinds(spans, threads, (rule.kind,), has_device=has_device)
+        yield from _of_kind(spans, threads, rule.kind, has_device=has_device)
     else:
         yield from _spans_like(spans, threads, rule.matches)
 
@@ -116,40 +118,47 @@ def nowhere(threads: Threads) -> list[Intervals]:
     return [(none, none)] * threads.track.size
 
 
-def _of_kinds(
-    spans: pl.DataFrame, threads: Threads, kinds: Sequence[str], *, has_device: bool = True
-) -> Iterator[Intervals]:
-    """The times at which what is innermost on each thread is of one of the kinds."""
-    whole = threads.start.min(keepdims=True), threads.end.max(keepdims=True)
-    codes = [KIND_CODE[kind] for kind in kinds]
-    for thread in range(threads.track.size):
-        _, row, start, end = divided(threads, thread, whole)
-        mine = np.isin(kinds_of(spans, row, has_device=has_device), codes)
+def _of_kind(spans: pl.DataFrame, threads: Threads, kind: str, *, has_device: bool = True) -> Iterator[Intervals]:
+    """The times at which what is innermost on each thread is of that kind."""
+    is_of_kind = kinds_of(spans, threads.row, has_device=has_device) == KIND_CODE[kind]
+    return _where_innermost(threads, is_of_kind, or_none=kind == "other_host")
+
+
+def _where_innermost(threads: Threads, wanted: Bools, *, or_none: bool = False) -> Iterator[Intervals]:
+    """The times at which one of the wanted spans is innermost on each thread; or also those at which none is open."""
+    by_row = np.zeros(int(threads.row.max(initial=0)) + 2, np.bool_)
+    by_row[threads.row[wanted]] = True
+    by_row[-1] = or_none
+    for thread, held in enumerate(_open(threads, wanted)):
+        whole = threads.start.min(keepdims=True), threads.end.max(keepdims=True)
+        _, row, start, end = divided(threads, thread, whole if or_none else held)
+        mine = by_row[row]
         yield union(start[mine], end[mine])
 
 
-def _innermost_like(spans: pl.DataFrame, threads: Threads, matches: Callable[[str], bool]) -> Iterator[Intervals]:
-    """The times at which an operator of such a name is innermost on each thread."""
-    whole = threads.start.min(keepdims=True), threads.end.max(keepdims=True)
-    for thread in range(threads.track.size):
-        _, row, start, end = divided(threads, thread, whole)
-        own = np.flatnonzero(row >= 0)
-        names = spans["name"].gather(row[own])
-        is_op = (spans["category"].gather(row[own]) == "operator").to_numpy()
-        mine = own[map_names(names, matches, pl.Boolean()).to_numpy() & is_op]
-        yield union(start[mine], end[mine])
+def _open(threads: Threads, wanted: Bools) -> Iterator[Intervals]:
+    """The times at which one of the wanted spans is open on each thread."""
+    for low, high in pairwise(threads.cuts):
+        mine = np.flatnonzero(wanted[low:high]) + low
+        yield union(threads.start[mine], threads.end[mine])
+
+
+def _like(
+    spans: pl.DataFrame, threads: Threads, matches: Callable[[str], bool], categories: Sequence[str] = CATEGORIES
+) -> Bools:
+    """Which spans of the threads are of such a name and of one of these categories."""
+    wanted = spans["category"].gather(threads.row).is_in(categories).to_numpy().copy()
+    rows = np.flatnonzero(wanted)
+    wanted[rows] = map_names(spans["name"].gather(threads.row[rows]), matches, pl.Boolean()).to_numpy()
+    result: Bools = wanted
+    return result
 
 
 def _spans_like(
-    spans: pl.DataFrame, threads: Threads, matches: Callable[[str], bool], categories: Sequence[str] = ()
+    spans: pl.DataFrame, threads: Threads, matches: Callable[[str], bool], categories: Sequence[str] = CATEGORIES
 ) -> Iterator[Intervals]:
-    """The times at which a span of such a name, and of these categories if any are given, is open on each thread."""
-    matching = map_names(spans["name"].gather(threads.row), matches, pl.Boolean()).to_numpy()
-    if categories:
-        matching = matching & spans["category"].gather(threads.row).is_in(categories).to_numpy()
-    for thread in range(threads.track.size):
-        mine = np.flatnonzero(matching[threads.of(thread)]) + threads.of(thread).start
-        yield union(threads.start[mine], threads.end[mine])
+    """The times at which a span of such a name and of one of these categories is open on each thread."""
+    return _open(threads, _like(spans, threads, matches, categories))
 
 
 #: Subjects of a change, and the changes that each understands; `2x` stands for any number.
@@ -289,12 +298,23 @@ def _on_host(
 
 def _concerned(program: Program, change: Change) -> tuple[Bools, list[Intervals]]:
     """The device work, and the times on host threads, that a change speaks of. Raises StepscopeError if none."""
+    subject = replace(change, change="")
+    if subject not in program.known:
+        program.known[subject] = _spoken_of(program, change)
+    mine, held = program.known[subject]
+    has_loader = change.subject == "loader" and program.loader_known
+    _require(change, has_loader or mine.any() or any(times[0].size for times in held))
+    return mine, held
+
+
+def _spoken_of(program: Program, change: Change) -> tuple[Bools, list[Intervals]]:
     spans, threads, work = program.spans, program.threads, program.work
     mine, held = np.zeros(work.row.size, np.bool_), nowhere(threads)
-    names = spans["name"].gather(work.row)
-    if change.subject in ("kernel", "class"):
-        matches = searched(change.name, _CHANGE_HINT) if change.subject == "kernel" else _is_of_class(change.name)
-        mine = map_names(names, matches, pl.Boolean()).to_numpy() & (work.sort != MEMCPY)
+    if change.subject == "class":
+        mine = (program.classes == change.name) & (work.sort != MEMCPY)
+    elif change.subject == "kernel":
+        matches = searched(change.name, _CHANGE_HINT)
+        mine = map_names(spans["name"].gather(work.row), matches, pl.Boolean()).to_numpy() & (work.sort != MEMCPY)
     elif change.subject in ("op", "range", "self"):
         held = list(_named_on_host(program, change))
         mine = called_within(work, held)
@@ -302,23 +322,20 @@ def _concerned(program: Program, change: Change) -> tuple[Bools, list[Intervals]
         held = list(_spans_like(spans, threads, is_launch_call, ("runtime", "driver")))
     elif change.subject == "loader":
         held = _fetches(program)
-        _require(change, program.loader_known or any(times[0].size for times in held))
-        return mine, held
     elif change.subject == "sync":
-        held = list(_of_kinds(spans, threads, ("sync",)))
+        held = list(_of_kind(spans, threads, "sync"))
         _require(change, bool(program.graph.moments.at.size))
     elif change.subject in ("bandwidth", "copies"):
         mine = work.sort == MEMCPY if change.subject == "copies" else _is_memory_bound(program)
     elif change.subject == "comm":
         mine = work.sort == COMMUNICATION
-        held = list(_of_kinds(spans, threads, ("communication",), has_device=work.row.size > 0))
+        held = list(_of_kind(spans, threads, "communication", has_device=work.row.size > 0))
     elif change.subject == "host":
         whole = threads.start.min(keepdims=True), threads.end.max(keepdims=True)
         loads = _spans_like(spans, threads, lambda _: True, ("dataloader",))
         held = [difference(whole, loading) for loading in loads]
     else:
         mine = np.ones(work.row.size, np.bool_)
-    _require(change, mine.any() or any(times[0].size for times in held))
     return mine, held
 
 
@@ -343,7 +360,7 @@ def _named_on_host(program: Program, change: Change) -> Iterator[Intervals]:
         return _spans_like(spans, threads, _is_named(change.name), ("user_range", "module", "python", "step"))
     matches = searched(change.name, _CHANGE_HINT)
     return (
-        _innermost_like(spans, threads, matches)
+        _where_innermost(threads, _like(spans, threads, matches, ("operator",)))
         if change.subject == "self"
         else _spans_like(spans, threads, matches, ("operator",))
     )
@@ -389,10 +406,8 @@ def _warmed_up(work: Work, rows: Ints, calls: Ints) -> Ints:
 
 def _is_memory_bound(program: Program) -> Bools:
     """The kernels of classes that mostly wait for the memory of the device."""
-    names = program.spans["name"].gather(program.work.row)
-    result: Bools = map_names(names, lambda name: kernel_class(name) in FUSIBLE, pl.Boolean()).to_numpy()
-    is_kernel: Bools = program.work.sort == COMPUTATION
-    return result & is_kernel
+    result: Bools = np.isin(program.classes, FUSIBLE) & (program.work.sort == COMPUTATION)
+    return result
 
 
 def _fused(program: Program, concerned: Bools) -> tuple[Bools, list[Intervals]]:
@@ -419,10 +434,6 @@ def called_within(work: Work, held: Sequence[Intervals]) -> Bools:
         rows = np.flatnonzero(work.thread == thread)
         mine[rows] = locate(times, work.called[rows]) >= 0
     return mine
-
-
-def _is_of_class(wanted: str) -> Callable[[str], bool]:
-    return lambda name: kernel_class(name) == wanted
 
 
 def _is_named(wanted: str) -> Callable[[str], bool]:

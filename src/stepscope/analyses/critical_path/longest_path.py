@@ -210,8 +210,13 @@ def divided(threads: Threads, thread: int, stays: Intervals) -> tuple[Ints, Ints
 
 def kinds_of(spans: pl.DataFrame, rows: Ints, *, has_device: bool) -> Ints:
     """The kind of host time whose innermost span is that row; -1: none is open."""
-    distinct, at = np.unique(rows, return_inverse=True)
-    return np.where(rows >= 0, _kinds(spans, distinct, has_device=has_device)[at], KIND_CODE["other_host"])
+    is_there = np.zeros(spans.height + 1, np.bool_)
+    is_there[rows] = True
+    distinct = np.flatnonzero(is_there[:-1])
+    kind = np.full(spans.height + 1, KIND_CODE["other_host"], np.int8)
+    kind[distinct] = _kinds(spans, distinct, has_device=has_device)
+    result: Ints = kind[rows].astype(np.int64)
+    return result
 
 
 def _kinds(spans: pl.DataFrame, rows: Ints, *, has_device: bool) -> Ints:

@@ -27,7 +27,7 @@ _DEVICE = (
 _STACK = (
     Column("line", Name, "innermost line of the user's code", key=True),
     Column("stack", pl.String(), "Python frames, or else all, outermost first; null: not recorded", key=True),
-    Column("stack_id", pl.UInt32(), "the stack", key=True),
+    Column("stack_id", pl.UInt32(), "the stack, by its number in this snapshot"),
 )
 CATEGORIES = ("weights", "gradients", "optimiser state", "activations", "temporary", "workspace", "unknown")
 MEMORY_PEAK = Table(
@@ -171,7 +171,7 @@ def _levels(events: pl.DataFrame, segments: pl.DataFrame, blocks: pl.DataFrame) 
 
 def _is_snapshot(segments: pl.DataFrame, events: pl.DataFrame, needed_by: str) -> None:
     if segments.is_empty() and events.is_empty():
-        raise MissingTable("memory_segments (a memory snapshot)", needed_by=needed_by)
+        raise MissingTable("a memory snapshot", needed_by=needed_by, topic="memory_events")
 
 
 def _shown(table: Table, frame: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import polars as pl
 
 from stepscope.core.errors import CorruptInput
+from stepscope.core.files import rank_in
 from stepscope.core.schema import MEMORY_BLOCKS, MEMORY_EVENTS, MEMORY_SEGMENTS, STACKS
 from stepscope.core.trace import Meta, Trace
 from stepscope.readers.common.columns import device_table
+from stepscope.readers.common.record_columns import Records, Rows, integers
 from stepscope.readers.common.source import IssueLog, Source, no_collection
-from stepscope.readers.common.unpickle import Rows, unpickled
+from stepscope.readers.common.unpickle import unpickled
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from stepscope.core.table import Table
 
@@ -54,13 +57,14 @@ def _trace(document: Fields, source: Source) -> Trace:
     issues, stacks = IssueLog(), _Stacks()
     segments = [(_number(one.get("device")) or 0, one) for one in _records(document.get("segments"))]
     segments += [(_HOST, one) for one in _records(document.get("host_segments"))]
-    histories = {n: _records(one) for n, one in enumerate(_list(document.get("device_traces"))[:_MOST_DEVICES])}
-    histories[_HOST] = [one for part in _list(document.get("host_traces")) for one in _records(_list(part) or [part])]
-    used = {n for n, events in histories.items() if events} | {n for n, _ in segments}
+    histories = {n: Records(_list(one)) for n, one in enumerate(_list(document.get("device_traces"))[:_MOST_DEVICES])}
+    host = (one for part in _list(document.get("host_traces")) for one in _list(part) or [part])
+    histories[_HOST] = Records(list(host))
+    used = {n for n, events in histories.items() if len(events)} | {n for n, _ in segments}
     indexes = sorted(used, key=lambda n: (n == _HOST, n))[:_MOST_DEVICES]
     ids = {n: i for i, n in enumerate(indexes)}
     segments = [(ids[n], one) for n, one in segments if n in ids]
-    events = [_events(ids[n], histories[n], stacks) for n in indexes if histories.get(n)]
+    events = [_events(ids[n], histories[n], stacks) for n in indexes if n in histories and len(histories[n])]
     table = pl.concat(events) if events else MEMORY_EVENTS.empty()
     first = table["ts_ns"].min()
     origin = first if isinstance(first, int) else 0
@@ -82,6 +86,7 @@ def _trace(document: Fields, source: Source) -> Trace:
         "memory-snapshot",
         n_events=table.height,
         size_bytes=source.n_bytes,
+        rank=rank_in(source.path),
         framework="PyTorch",
         origin_unix_ns=origin or None,
         facts=facts,
@@ -89,24 +94,41 @@ def _trace(document: Fields, source: Source) -> Trace:
     return Trace(meta, tables)
 
 
-def _events(device_id: int, events: Sequence[Fields], stacks: _Stacks) -> pl.DataFrame:
+def _events(device_id: int, events: Records, stacks: _Stacks) -> pl.DataFrame:
     """The rows of `memory_events` of one device, with times as they were recorded."""
     n = len(events)
-    frames = [event.get("frames") for event in events]
-    addresses = [event.get("addr", event.get("address")) for event in events]
-    contexts = [event.get("user_metadata") or event.get("compile_context") for event in events]
+
+    def numbers(*names: str) -> pl.Series:
+        first, *more = (integers(*events.numbers(name)) for name in names)
+        for column in more:
+            first = first.fill_null(column)
+        return pl.select(pl.when(first.is_between(1 - _SMALL, _SMALL - 1)).then(first)).to_series()
+
+    def texts(text: Callable[[Any], str | None], *names: str) -> pl.Series:
+        known: dict[str, int] = {}
+
+        def code(value: object) -> int | None:
+            made = text(value)
+            return None if made is None else known.setdefault(made, len(known))
+
+        codes, *more = (events.mapped(code, name) for name in names)
+        for other in more:
+            codes = np.where(codes < 0, other, codes)
+        return pl.Series([*known, None], dtype=pl.Categorical()).gather(np.where(codes < 0, len(known), codes))
+
+    stack_ids = events.mapped(stacks.number_of, "frames")
     columns = {
         "device_id": pl.repeat(device_id, n, dtype=pl.UInt32, eager=True),
         "event": pl.int_range(n, dtype=pl.Int64, eager=True),
-        "ts_ns": _numbers([event.get("time_us") for event in events]) * _MICROSECOND,
-        "action": _texts([event.get("action") for event in events]).fill_null("unknown"),
-        "address": _numbers(addresses),
-        "bytes": _numbers([event.get("size") for event in events]),
-        "stream": _numbers([event.get("stream") for event in events]),
-        "stack_id": pl.Series(stacks.numbers_of(frames), dtype=pl.UInt32),
-        "context": _texts([None if text == "N/A" else text for text in contexts]),
-        "pool": _texts([_pool(event.get("pool_id")) for event in events]),
-        "device_free_bytes": _numbers([event.get("device_free") for event in events]),
+        "ts_ns": numbers("time_us") * _MICROSECOND,
+        "action": texts(lambda value: _text(value) or "unknown", "action"),
+        "address": numbers("addr", "address"),
+        "bytes": numbers("size"),
+        "stream": numbers("stream"),
+        "stack_id": integers(stack_ids, stack_ids >= 0).cast(pl.UInt32),
+        "context": texts(_context, "user_metadata", "compile_context"),
+        "pool": texts(_pool, "pool_id"),
+        "device_free_bytes": numbers("device_free"),
     }
     return pl.DataFrame(columns)
 
@@ -122,7 +144,7 @@ def _segment(device_id: int, segment: Fields, stacks: _Stacks) -> Fields:
         "pool": _text(segment.get("segment_type")),
         "private_pool": _pool(segment.get("segment_pool_id")),
         "is_expandable": segment.get("is_expandable") is True,
-        "stack_id": stacks.numbers_of([segment.get("frames")])[0],
+        "stack_id": stacks.number_of(segment.get("frames")),
     }
 
 
@@ -141,7 +163,7 @@ def _blocks(device_id: int, segment: Fields, stacks: _Stacks) -> Iterator[Fields
             "bytes": size,
             "requested_bytes": _number(last.get("real_size")) if asked is None else asked,
             "state": _text(block.get("state")) or "unknown",
-            "stack_id": stacks.numbers_of([block.get("frames") or last.get("frames")])[0],
+            "stack_id": stacks.number_of(block.get("frames") or last.get("frames")),
         }
         at += size
 
@@ -168,21 +190,12 @@ def _number(value: object) -> int | None:
     return value if type(value) is int and -_SMALL < value < _SMALL else None
 
 
-def _numbers(values: list[Any]) -> pl.Series:
-    if set(map(type, values)) <= {int, type(None)}:
-        try:
-            return pl.Series(values, dtype=pl.Int64)
-        except (OverflowError, TypeError):
-            pass
-    return pl.Series([_number(value) for value in values], dtype=pl.Int64)
-
-
 def _text(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _texts(values: list[Any]) -> pl.Series:
-    return pl.Series([_text(value) for value in values], dtype=pl.String).cast(pl.Categorical())
+def _context(value: object) -> str | None:
+    return None if value == "N/A" else _text(value)
 
 
 def _pool(value: object) -> str | None:
@@ -202,22 +215,19 @@ class _Stacks:
         self._by_frames: dict[tuple[int, ...], int | None] = {}
         self._texts: dict[int, str] = {}
 
-    def numbers_of(self, stacks: list[Any]) -> list[int | None]:
-        """The number of each stack of frames, innermost first; None without frames.
+    def number_of(self, stack: object) -> int | None:
+        """The number of a stack of frames, innermost first; None without frames.
 
-        The values must stay in memory: what a pickle refers to many times is one object.
+        The value must stay in memory: what a pickle refers to many times is one object.
         """
-        numbers = []
-        for stack in stacks:
-            number = self._by_list.get(id(stack), -1)
-            if number == -1:
-                frames = _list(stack)[:_MOST_FRAMES]
-                key = tuple(map(id, frames))
-                if key not in self._by_frames:
-                    self._by_frames[key] = self._number_of(frames)
-                number = self._by_list[id(stack)] = self._by_frames[key]
-            numbers.append(number)
-        return numbers
+        number = self._by_list.get(id(stack), -1)
+        if number == -1:
+            frames = _list(stack)[:_MOST_FRAMES]
+            key = tuple(map(id, frames))
+            if key not in self._by_frames:
+                self._by_frames[key] = self._number_of(frames)
+            number = self._by_list[id(stack)] = self._by_frames[key]
+        return number
 
     def _number_of(self, frames: Sequence[Any]) -> int | None:
         texts = tuple(self._text_of(frame) for frame in frames if isinstance(frame, dict))

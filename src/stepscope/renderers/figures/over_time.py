@@ -17,6 +17,7 @@ from stepscope.renderers.figures._style import (
     CLEAR,
     COLOUR_OF_CLASS,
     COLOURS,
+    GREY,
     NO_CLASS,
     PALETTE,
     axis,
@@ -254,6 +255,45 @@ def _peaks(frame: pl.DataFrame, column: str) -> pl.DataFrame:
     return frame.group_by(bins.alias("bin"), maintain_order=True).agg(pl.all().get(pl.col(column).arg_max()))
 
 
+def draw_history(frame: pl.DataFrame, link: Link | None) -> Drawn | None:
+    """A point for each run of a history, a line for the level of each stretch of runs, and a mark at each change."""
+    if not known(frame, "run", "step_ns", "level_ns"):
+        return None
+    unit, ns = time_unit(frame["step_ns"] * 0, frame["step_ns"])
+    runs = frame["run"].to_list()
+    hover = [
+        "<br>".join(literal(v) for v in row if v is not None)
+        for row in frame.select("recorded", "label", "commit", "reason").iter_rows()
+    ]
+    data: list[dict[str, Any]] = [
+        {
+            "type": "scatter", "mode": "lines", "name": "level", "x": runs, "y": scaled(frame["level_ns"], ns),
+            "line": {"shape": "hvh", "width": 2, "color": GREY}, "hoverinfo": "skip",
+        },
+        {
+            "type": "scatter", "mode": "markers", "name": "step", "x": runs, "y": scaled(frame["step_ns"], ns),
+            "marker": {"size": 6, "color": COLOURS[COMPUTATION]}, "text": hover, "customdata": links(frame, link),
+            "hovertemplate": "run %{x}: %{y} " + unit + "<br>%{text}<extra></extra>",
+        },
+    ]  # fmt: skip
+    changed = frame.filter(pl.col("change").is_not_null())
+    for at, (kind, part) in enumerate(changed.partition_by("change", as_dict=True, maintain_order=True).items()):
+        data.append({
+            "type": "scatter", "mode": "markers", "name": literal(kind[0]), "x": part["run"].to_list(),
+            "y": scaled(part["step_ns"], ns), "hoverinfo": "skip",
+            "marker": {"size": 13, "symbol": "circle-open", "line": {"width": 2}, "color": PALETTE[1 + at]},
+        })  # fmt: skip
+    axes = {"xaxis": axis("run"), "yaxis": axis(f"step ({unit})", rangemode="tozero")}
+    return {"data": data, "layout": {**layout(height=360), **axes}}
+
+
+HISTORY = Figure(
+    "history",
+    "Step of each run",
+    "the step of each run of a history, with the changes of its level",
+    draw_history,
+    ("run", "recorded", "label", "commit", "step_ns", "level_ns", "change", "reason"),
+)
 TIMELINE = Figure(
     "timeline",
     "Devices over time",

@@ -126,6 +126,8 @@ async def compare_page(site: Site, request: Request) -> Response:
             for values in _ways(name):
                 parameters = {f"o.{k}": v for k, v in values.items()}
                 sections.append(await _comparison(site, request, question_of(name, inputs, parameters)))
+        # Memory snapshots have no operators, and traces no snapshot's blocks.
+        sections = [one for one in sections if one["error"] is None] or sections
     return html(site, request, "compare.html", title="Compare", pair=pair, parts=sections,
                  inputs=known, **said)  # fmt: skip
 
