@@ -22,6 +22,7 @@ from stepscope.core.trace import Meta, Trace
 from stepscope.readers.common.record_columns import Column, Records, Rows, integers
 from stepscope.readers.common.source import IssueLog, Source, family_of_dump, no_collection
 from stepscope.readers.common.unpickle import unpickled
+from stepscope.readers.flight_recorder.processes import processes_of_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -96,7 +97,8 @@ def read(source: Source) -> Trace:
     tables = {
         "collective_records": table,
         "group_status": status.with_columns(pl.col("dumped_ns") - origin),
-        "stacks": records.stacks.table(),
+        "stacks": (stacks := records.stacks.table()),
+        **processes_of_folder(source.path, stacks, issues),
         "issues": issues.table(),
     }
     return Trace(meta, tables)
