@@ -307,7 +307,8 @@ def _without_given_up(
     """The tables without `retired` and `completed` for collectives that have failed.
 
     gloo retires a call that it gave up, as one that ended. Such a call cannot have ended well: a member has not made
-    it, or came later than the first one waits, or made another one.
+    it, or came later than the first one waits, or made another one. Nor has it if it is the last one of all its
+    members, and one of them left no dump.
     """
     retired = pl.col("retired") & ~pl.col("is_p2p") & pl.col("completed_ns").is_null()
     rows = keyed.filter(retired & (pl.col("state").cast(pl.String) != "completed")).drop_nulls("seq")
@@ -323,7 +324,15 @@ def _without_given_up(
         timeout=pl.col("timeout_ns").min(),
     )
     is_short = pl.col("seq") > pl.col("key").replace_strict(least, return_dtype=pl.Int64)
-    failed = calls.filter((pl.col("n_kinds") > 1) | (pl.col("apart") > pl.col("timeout")) | is_short)
+    last = keyed.sort("record_id").group_by("rank").agg(pl.col("key", "seq").last())
+    ends_all = last.filter(pl.col("rank").is_in(list(known))).group_by("key", "seq").agg(ranks=pl.col("rank"))
+    left = {
+        (key, seq)
+        for key, seq, ranks in ends_all.iter_rows()
+        if set(groups[key].members) & known == set(ranks) and not set(groups[key].members) <= known
+    }
+    is_left = pl.Series([pair in left for pair in calls.select("key", "seq").iter_rows()], dtype=pl.Boolean)
+    failed = calls.filter(is_left | (pl.col("n_kinds") > 1) | (pl.col("apart") > pl.col("timeout")) | is_short)
     if failed.is_empty():
         return keyed, status
     first = failed.group_by("key").agg(given_up=pl.col("seq").min())
