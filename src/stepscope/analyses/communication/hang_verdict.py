@@ -197,8 +197,10 @@ def _ends(
         inside = set(component)
         if any(target not in inside for rank in component for target in edges.get(rank, ())):
             continue
-        if any(rank in idle or _waits_for_unknown(waits, rank) for rank in component):
-            continue  # that rank, or one without a dump, explains it
+        if any(_waits_for_unknown(waits, rank) for rank in component):
+            continue  # a rank without a dump explains it
+        if len(component) > 1 and idle:
+            continue  # others gave up when a rank was late, and their calls no longer say who waits for whom
         if len(component) > 1:
             culprits.update(_in_a_circle(waits, edges, component))
         elif component[0] not in culprits and not stuck.get(component[0]):
