@@ -97,6 +97,7 @@ _SUBJECTS: Mapping[str, Page] = {
             Section("Hidden behind computation", "overlap"),
             Section("Ranks side by side", "timeline", {"by": "rank"}),
             Section("Steps of each rank", "steps", rows=12),
+            Section("A job that hangs: how far each rank came", "hang-matrix", rows=12),
         ),
     ),
 }
