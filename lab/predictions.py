@@ -2,6 +2,7 @@
 
 python predictions.py oracle [--programs 200] [--first N] [--without all | none | FIELD,…] [--worst 20] [--keep DIR]
 python predictions.py pairs DATA       recordings before and after a change, in the collection of real traces
+python predictions.py lags DATA        steps replayed with pooled lags, and with those that other steps have
 python predictions.py identity DATA    no change at all must give the recorded step, for every real trace
 
 `oracle` asks ten questions about each random program; the truth is the program changed and simulated again. It
@@ -25,12 +26,16 @@ from step_recordings import FIELDS, write
 from step_simulator import simulate
 
 import stepscope
+from stepscope.analyses.critical_path.predictions import replayed_steps
 from stepscope.core.errors import StepscopeError
+from stepscope.core.schema import DEVICE_WORK
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from step_programs import Case
+
+    from stepscope.analyses.critical_path.replay import Lags
 
 #: Differences of the true step below this do not count as an order.
 TIE = 0.003
@@ -263,6 +268,36 @@ def identity(args: argparse.Namespace) -> None:
     print(f"{good} traces give their recorded step")
 
 
+def lags(args: argparse.Namespace) -> None:
+    """Replay each real trace with launch delays and gaps between kernels replaced by medians of their kinds."""
+    modes: tuple[Lags, ...] = ("pooled", "other steps")
+    rows = []
+    for path in sorted(args.data.glob("**/*json*")):
+        try:
+            trace = stepscope.load(str(path))
+            tables = trace.spans, trace.tracks, trace.steps, trace.ops, trace.arrows
+            frames = [replayed_steps(*tables, lags=mode) for mode in modes]
+        except StepscopeError:
+            continue
+        if trace.spans["category"].is_in(DEVICE_WORK).any():
+            # The first steps have no settled state of the queue before them.
+            n = frames[0].height
+            recorded = frames[0]["recorded_ns"].to_numpy()[n // 2 :]
+            pooled, other = (frame["replayed_ns"].to_numpy()[n // 2 :] for frame in frames)
+            whole = max(int(recorded.sum()), 1)
+            each = np.abs(other / np.maximum(recorded, 1) - 1)
+            rows.append((whole / recorded.size, n, float(pooled.sum()) / whole - 1, float(np.median(each))))
+            if max(abs(rows[-1][2]), rows[-1][3]) > 0.01:
+                print(f"{path.relative_to(args.data)}: {n} steps of {rows[-1][0] / 1e6:.2f} ms, pooled "
+                      f"{rows[-1][2]:+.2%}, of other steps {rows[-1][3]:.2%}")  # fmt: skip
+    for title, low, high, bar in (("from 5 ms on", 5e6, np.inf, 0.01), ("shorter", 0, 5e6, 0.05)):
+        errors = np.array([abs(pooled) for step_ns, _, pooled, _ in rows if low <= step_ns < high])
+        print(f"pooled, steps {title}: {(errors <= bar).sum()} of {errors.size} within {bar:.0%}")
+    errors = np.array([error for _, n, _, error in rows if n > 1])
+    middle, high = np.quantile(errors, (0.5, 0.95), method="inverted_cdf")
+    print(f"lags of other steps, {errors.size} traces: median error {middle:.3%} (bar 2 %), 95 % {high:.2%}")
+
+
 def _question(answer: Answer) -> str:
     return "two changes" if len(answer.texts) > 1 else answer.texts[0].split("~", 1)[0].split(" /", 1)[0][:24]
 
@@ -278,7 +313,7 @@ def main() -> None:
     one.add_argument("--worst", type=int, default=20)
     one.add_argument("--keep")
     one.set_defaults(run=oracle)
-    for name, run in (("pairs", pairs), ("identity", identity)):
+    for name, run in (("pairs", pairs), ("lags", lags), ("identity", identity)):
         one = commands.add_parser(name)
         one.add_argument("data", type=Path)
         one.set_defaults(run=run)

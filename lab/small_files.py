@@ -64,6 +64,7 @@ def write_all(target: Path) -> dict[str, Path]:
         "kernels.txt",
         columns + "add_kernel                              |       5632   0.00   0.25\n" * 3,
     )
+    put("processes", "processes.json", json.dumps(_processes()))
     put("step-costs", "costs.json", json.dumps({"batch_cost_s": [[0.1, 16], [0.2, 16]], "reader_cost_s": [[0.01, 0]]}))
     for name in STORED:
         stepscope.export(stepscope.load_run([str(seeds[name])]), "parquet", output=target / f"stored-{name}")
@@ -184,6 +185,27 @@ def _recorded(put: Any) -> None:
     )
     frames = (sched.frame(2, 0, perf, 12_000),)
     sched.write(put("sched-perf", "sched.ring", b""), *frames, source="perf", unix=stacks.BASE_NS, end=20_000)
+
+
+def _processes() -> dict[str, Any]:
+    """A job of which one rank is elsewhere while the other stands in a collective."""
+    stacks = [("c10d::Reducer::finalize_backward", "libtorch_cpu.so", 0), ("load", "/job/train.py", 8)]
+    return {
+        "schema": "stepscope.processes/1",
+        "host": "a",
+        "taken_unix_ns": 10**18,
+        "processes": [
+            {
+                "pid": 100 + rank, "rank": rank, "world_size": 2, "command": "python train.py", "state": "S",
+                "wait_channel": "futex_wait", "cores_used": 0.5, "problem": None,
+                "threads": [{
+                    "thread_name": "MainThread", "os_thread_id": 100 + rank,
+                    "frames": [{"name": name, "filename": file, "line": line}],
+                }],
+            }
+            for rank, (name, file, line) in enumerate(stacks)
+        ],
+    }  # fmt: skip
 
 
 def _dumped(put: Any) -> None:

@@ -401,6 +401,30 @@ GROUP_STATUS = Table(
     ),
     never_null=("rank",),
 )
+#: What a process may stand in that ends only when something outside of it happens.
+AWAITED = ("collective", "device")
+PROCESSES = Table(
+    "processes",
+    "a process of a job that was asked while it ran, as `stepscope hang` does",
+    (
+        Column("rank", pl.Int32(), "its rank; null: it has none, or it is not known", key=True),
+        Column("pid", pl.Int64(), "process", key=True),
+        Column("state", Name, "running, sleeping, disk, stopped or gone, as the kernel says"),
+        Column("cores_used", pl.Float64(), "cores that it used while it was watched, a second"),
+        Column("awaits", pl.Enum(AWAITED), "what its main thread stands in; null: neither"),
+        Column("function", Name, "the function that waits, or the innermost one of its main thread"),
+        Column("line", Name, "innermost line of the user's code there, as in train (train.py:12)"),
+        Column("is_gone", pl.Boolean(), "whether it had ended, or ended meanwhile"),
+        Column("host", Name, "its machine", key=True),
+        Column("world_size", pl.Int64(), "ranks of the job"),
+        Column("n_threads", pl.Int64(), "threads with a stack"),
+        Column("wait_channel", Name, "function of the kernel in which it sleeps; null: none, or not known"),
+        Column("stack_id", pl.UInt32(), "the stack of its main thread"),
+        Column("problem", pl.String(), "why its stack is not known"),
+        Column("command_line", pl.String(), "its program with its arguments"),
+    ),
+    never_null=("host", "pid", "is_gone"),
+)
 _ADDRESS = Column("address", pl.Int64(), "where it begins", key=True)
 MEMORY_EVENTS = Table(
     "memory_events",
@@ -457,6 +481,6 @@ TABLES: Mapping[str, Table] = {
     for t in (
         DEVICES, TRACKS, SPANS, OPS, FRAMES, KERNELS, TRANSFERS, COLLECTIVES, HLO_OPS, KERNEL_METRICS,
         CAPTURED_LAUNCHES, SCHED, ALLOCATIONS, RESERVATIONS, COUNTERS, STACKS, STACK_SAMPLES, ARROWS, STEPS,
-        STEP_COSTS, COLLECTIVE_RECORDS, GROUP_STATUS, MEMORY_EVENTS, MEMORY_SEGMENTS, MEMORY_BLOCKS, ISSUES,
+        STEP_COSTS, COLLECTIVE_RECORDS, GROUP_STATUS, PROCESSES, MEMORY_EVENTS, MEMORY_SEGMENTS, MEMORY_BLOCKS, ISSUES,
     )
 }  # fmt: skip

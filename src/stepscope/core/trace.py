@@ -320,6 +320,11 @@ class Trace:
         return self.table("group_status")
 
     @property
+    def processes(self) -> pl.DataFrame:
+        """Processes of a job that were asked while it ran."""
+        return self.table("processes")
+
+    @property
     def memory_events(self) -> pl.DataFrame:
         """What a caching allocator did, as a memory snapshot has it."""
         return self.table("memory_events")

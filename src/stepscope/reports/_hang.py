@@ -8,8 +8,10 @@ import polars as pl
 
 from stepscope.analyses.communication.hang import HANG_GRAPH, graph_of, hang_of
 from stepscope.analyses.communication.hang_verdict import verdict_on
+from stepscope.analyses.communication.stuck_processes import doing_now, hang_of_processes
 from stepscope.core import units
 from stepscope.core.report import Block, Finding, Report
+from stepscope.core.schema import PROCESSES
 from stepscope.core.units import counted, percent, ranges
 from stepscope.reports._quality import lacks_of_issues
 
@@ -38,13 +40,54 @@ _ADVICE = {
     "dump missing": "look into its log and the kernel's (dmesg): out of memory, a signal, a lost node",
     "link": "test the network between the two hosts (nccl-tests, ib_write_bw), and their error counters",
 }
+_NOW_KNOWN = "find out why that call does not end: data, a lock, a file system, a device; the stacks are in the folder"
+_NOBODY = "Nobody to blame: no process stands in a collective"
 _CHAINS_SHOWN = 8
 _SHOWN = ("rank", "waits_for", "culprit", "hops", "operation", "seq", "group_desc", "line")
 _MOST_FRAMES = 12
+_PROCESSES = 16
+_PROCESSES_SHOWN = ("rank", "pid", "state", "cores_used", "awaits", "function", "line")
 
 
 def hang_report(trace: Trace) -> Report:
-    """The report of the dumps of a flight recorder."""
+    """The report of a job that stands still: of its dumps, or else of its processes alone."""
+    return processes_report(trace) if trace.group_status.is_empty() else dumps_report(trace)
+
+
+def processes_report(trace: Trace) -> Report:
+    """The report of processes that were asked while they ran, without dumps."""
+    processes = trace.processes
+    table = hang_of_processes(processes)
+    culprits = table.drop_nulls("rank")
+    blamed = culprits["rank"].to_list()
+    ranks = processes["rank"].drop_nulls().unique().sort().to_list()
+    innocent = [rank for rank in ranks if rank not in blamed]
+    verdict, text = table.select("verdict", "text").row(0)
+    world = max([*processes["world_size"].drop_nulls(), len(ranks)])
+    asked = [f"{counted(processes.height, 'process', 'processes')} asked"]
+    asked += [f"{len(ranks)} of {world:,} ranks"] if ranks else []
+    now = {row["rank"]: doing_now(row) for row in processes.iter_rows(named=True)}
+    unknown = processes.filter(pl.col("problem").is_not_null())
+    lacks = [
+        f"The stacks of {counted(unknown.height, 'process', 'processes')} are not known: {problem}."
+        for problem in unknown["problem"].head(1)
+    ]
+    shown = processes.select(_PROCESSES_SHOWN).head(_PROCESSES)
+    return Report(
+        headline=" · ".join([_NOBODY if verdict == "healthy" else _verdict(verdict, blamed), *asked]),
+        findings=tuple(_finding(row, now.get(row["rank"], "")) for row in culprits.iter_rows(named=True)),
+        tables=(Block("What each process does", PROCESSES, shown, "show processes"),),
+        quality=(*([text] if not blamed else []), *([f"Innocent: {_ranks(innocent)}."] if blamed and innocent else []),
+                 *lacks, *_lacks(trace)),
+        issues=trace.issues,
+        meta={"paths": [trace.meta.path], "world_size": world, "n_processes": processes.height},
+        findings_title="Who is to blame",
+        more={"hang": _document(trace, table, HANG_GRAPH.empty(), innocent, {})},
+    )  # fmt: skip
+
+
+def dumps_report(trace: Trace) -> Report:
+    """The report of the dumps of a flight recorder, with what the processes were doing if they were asked."""
     outcome = verdict_on(trace.collective_records, trace.group_status)
     table = hang_of(outcome, trace.collective_records)
     graph = graph_of(outcome)
@@ -61,10 +104,11 @@ def hang_report(trace: Trace) -> Report:
     facts.append(f"{units.count(trace.collective_records.height)} records read")
     who = [f"Innocent: {_ranks(innocent)}."] if blamed and innocent else []
     chains = graph.select(_SHOWN)
+    now = {row["rank"]: doing_now(row) for row in trace.processes.iter_rows(named=True)}
     blocks = [Block("Who waits for whom", HANG_GRAPH, chains.head(_CHAINS_SHOWN), "show hang-graph")]
     return Report(
         headline=" · ".join(facts),
-        findings=tuple(_finding(row) for row in culprits.iter_rows(named=True)),
+        findings=tuple(_finding(row, now.get(row["rank"], "")) for row in culprits.iter_rows(named=True)),
         tables=tuple(blocks) if graph.height else (),
         quality=(*([outcome.text] if outcome.text else []), *who, *_silent(waits.silent, blamed), *_lacks(trace)),
         issues=trace.issues,
@@ -84,16 +128,19 @@ def _ranks(ranks: list[int]) -> str:
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {ranges(ranks)}"
 
 
-def _finding(row: dict[str, Any]) -> Finding:
+def _finding(row: dict[str, Any], now: str) -> Finding:
     title = f"Rank {row['rank']} {_TITLES[row['reason']]} ({percent(row['confidence_ratio'])} sure)"
-    details = [row["text"]]
-    if row["line"]:
+    details = [row["text"], *([now] if now else [])]
+    if row["line"] and row["group"] is not None:
         details.append(f"Its last recorded call is at {row['line']}.")
     if row["awaited_line"] and row["awaited_line"] != row["line"]:
         details.append(f"The others are at {row['awaited_line']}.")
     if row["n_waiting"]:
         details.append(f"{counted(row['n_waiting'], 'rank waits', 'ranks wait')} for it, directly or through others.")
-    return Finding(title, (*details, f"→ {_ADVICE[row['reason']]}"), command="show hang-graph")
+    command = "show processes" if row["group"] is None and now else "show hang-graph"
+    # Its stack is in the lines above.
+    advice = _NOW_KNOWN if now and row["reason"] in ("never arrived", "arrived late") else _ADVICE[row["reason"]]
+    return Finding(title, (*details, f"→ {advice}"), command=command)
 
 
 def _silent(silent: Any, blamed: set[int]) -> list[str]:

@@ -102,8 +102,8 @@ def overview(source: Trace | Run, *, each: Each | None = None) -> Report:
 
 
 def _own_report(trace: Trace) -> Report | None:
-    """The report of dumps of a flight recorder or of a memory snapshot, which have no timeline."""
-    if not trace.group_status.is_empty():
+    """The report of a job that stands still or of a memory snapshot, which have no timeline."""
+    if not (trace.group_status.is_empty() and trace.processes.is_empty()):
         from stepscope.reports._hang import hang_report
 
         return hang_report(trace)

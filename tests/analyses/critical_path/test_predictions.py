@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 from path_traces import MAIN, OTHER, PATH_TRACKS, US, Row, call, kernel, op, spans_of, steps_of
 
-from stepscope.analyses.critical_path.predictions import predictions
+from stepscope.analyses.critical_path.predictions import predictions, replayed_steps
 from stepscope.core.errors import MissingTable, StepscopeError
 
 # A host that needs 20 µs for a step queues a kernel of 60 µs, and waits for it.
@@ -20,6 +20,31 @@ BOUND_BY_DEVICE = spans_of(
 def predicted(spans, *changes, **options):
     steps = steps_of((0, 90))
     return predictions(spans, PATH_TRACKS, steps, changes="\n".join(changes), **options).row(0, named=True)
+
+
+def launched_after(*delays):
+    """Steps of 100 µs that launch a kernel and wait for it. Each kernel starts so many µs after its call, for 50."""
+    rows = []
+    for i, delay in enumerate(delays):
+        at = 100 * i
+        rows += [
+            Row(MAIN, at, 100, f"ProfilerStep#{i}", "step", step=i),
+            op(at + 5, 15, "aten::linear"),
+            call(at + 10, 5, "cudaLaunchKernel", key=f"{i}"),
+            call(at + 20, 45 + delay, "cudaDeviceSynchronize"),
+            kernel(at + 15 + delay, 50, f"{i}", "ampere_sgemm_128x64", step=i),
+        ]
+    return spans_of(*rows), PATH_TRACKS, steps_of(*((100 * i, 100 * i + 100) for i in range(len(delays))))
+
+
+@pytest.mark.parametrize(
+    ("lags", "replayed_us"),
+    [("recorded", [100, 100, 100, 100]), ("pooled", [104, 102, 98, 97]), ("other steps", [106, 104, 96, 95])],
+)
+def test_lags_are_those_of_the_recording_or_the_medians_of_all_or_of_other_steps(lags, replayed_us):
+    frame = replayed_steps(*launched_after(2, 4, 8, 9), lags=lags)
+    assert frame["recorded_ns"].to_list() == [100 * US] * 4
+    assert (frame["replayed_ns"] / US).to_list() == replayed_us
 
 
 def test_a_share_of_time_is_not_a_gain():

@@ -88,7 +88,8 @@ class Waits:
     """What is known of all ranks.
 
     `records` have the column `key`, the group in a unique spelling; `instances` are what ranks wait in, `of_rank` those
-    of each rank in the order of its calls. `ahead` has the calls that a rank has not ended although another member has.
+    of each rank in the order of its calls. `stalled` has the first call that a rank has not ended although another
+    member has. `open_calls` are all collectives that have not ended: also those after the first open one of a group.
     `known` are ranks with a whole dump, `silent` those of which there is no dump or no whole one, with the reason.
     """
 
@@ -98,6 +99,7 @@ class Waits:
     of_rank: Mapping[int, tuple[Key, ...]]
     stalled: Mapping[int, Key]
     stalled_calls: Mapping[int, Call]
+    open_calls: Mapping[Key, Mapping[int, Call]]
     known: frozenset[int]
     silent: Mapping[int, str]
     world: int
@@ -106,19 +108,21 @@ class Waits:
 def waits_of(records: pl.DataFrame, status: pl.DataFrame) -> Waits:
     """What all ranks of a job wait in, from the tables `collective_records` and `group_status`."""
     status = status.with_columns(pl.col("group", "group_desc", "members").cast(pl.String))
-    keyed = _keyed(records, status)
+    keyed = _keyed(records, status).drop("backend", "input_dtypes", "output_dtypes")
     silent = _silent(records, status)
     groups, world = _groups(keyed, status, silent)
     silent = {**{r: "its dump is missing" for r in range(world) if r not in silent}, **silent}
-    have = set(status["rank"].to_list()) | set(records["rank"].to_list())
+    have = set(status["rank"].to_list()) | set(records["rank"].unique().to_list())
     silent = {rank: why for rank, why in silent.items() if why != "its dump is missing" or rank not in have}
     known = frozenset(have - set(silent))
-    messages = set(keyed.filter("is_p2p")["key"].unique().to_list())
+    sent = keyed.select("key", "rank", "p2p_seq", "operation", "is_p2p", ended=_ended()).filter("is_p2p")
+    messages = set(sent["key"].unique().to_list())
     reached = _reached(keyed, status, messages)
     open_rows = _open(keyed, status, messages)
     instances: dict[Key, Instance] = {}
     stalled: dict[int, tuple[int, Key, Call]] = {}
     firsts: dict[tuple[int, str], int] = {}
+    open_calls: dict[Key, dict[int, Call]] = defaultdict(dict)
     calls = open_rows.filter(~pl.col("is_p2p")).drop_nulls("seq").sort("rank", "record_id")
     for row in calls.iter_rows(named=True):
         rank, key = row["rank"], Key(row["key"], row["seq"])
@@ -127,13 +131,14 @@ def waits_of(records: pl.DataFrame, status: pl.DataFrame) -> Waits:
             if rank not in stalled or call.record_id < stalled[rank][0]:
                 stalled[rank] = (call.record_id, key, call)
             continue
+        open_calls[key][rank] = call
         if firsts.setdefault((rank, key.group), key.seq) < key.seq:
             continue  # it cannot have begun before the earlier one of the same group
         instance = instances.setdefault(key, Instance(key, row["group_desc"] or ""))
         instance.calls[rank] = call
     for instance in instances.values():
         _place(instance, groups[instance.key.group], reached, known)
-    _messages(_Messages(keyed.filter("is_p2p"), groups, status), open_rows, groups, instances, stalled, known)
+    _messages(_Messages(sent, groups, status), open_rows, groups, instances, stalled, known)
     of_rank: dict[int, list[tuple[int, Key]]] = defaultdict(list)
     for key, instance in instances.items():
         for rank, call in instance.calls.items():
@@ -145,6 +150,7 @@ def waits_of(records: pl.DataFrame, status: pl.DataFrame) -> Waits:
         {rank: tuple(key for _, key in sorted(own)) for rank, own in of_rank.items()},
         {rank: key for rank, (_, key, _) in stalled.items()},
         {rank: call for rank, (_, _, call) in stalled.items()},
+        open_calls,
         known,
         silent,
         world,
@@ -273,13 +279,13 @@ class _Reached(NamedTuple):
 
 
 def _reached(keyed: pl.DataFrame, status: pl.DataFrame, messages: set[str]) -> _Reached:
-    collectives = keyed.filter(~pl.col("is_p2p"))
+    collectives = keyed.select("key", "rank", "seq", is_p2p="is_p2p", ended=_ended()).filter(~pl.col("is_p2p"))
     enqueued = {
         (key, rank): seq
         for key, rank, seq in collectives.group_by("key", "rank").agg(pl.col("seq").max()).iter_rows()
         if seq is not None
     }
-    ended = collectives.filter(_ended()).group_by("key").agg(pl.col("seq").max())
+    ended = collectives.filter("ended").group_by("key").agg(pl.col("seq").max())
     completed = {key: seq for key, seq in ended.iter_rows() if seq is not None}
     several = {key.partition(" ")[0] for key in keyed["key"].unique().to_list() if " " in key}
     rows = status.drop_nulls("group").select("group", "members", "rank", "enqueued", "completed")
@@ -333,7 +339,7 @@ class _Messages:
         self._ended: dict[tuple[str, int, int, int], int] = {}
         firsts = rows.group_by("key", "rank").agg(pl.col("p2p_seq").min())
         self._whole = {(key, rank) for key, rank, first in firsts.iter_rows() if first is not None and first <= 1}
-        counts = rows.group_by("key", "rank", pl.col("operation").cast(pl.String)).agg(_ended().sum())
+        counts = rows.group_by("key", "rank", pl.col("operation").cast(pl.String)).agg(pl.col("ended").sum())
         for key, rank, operation, ended in counts.iter_rows():
             ends = ends_of(operation, rank, groups[key].members)
             if ends is not None:

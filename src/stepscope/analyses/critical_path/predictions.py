@@ -14,16 +14,17 @@ from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.common.span_lookup import of_spans
 from stepscope.analyses.critical_path.changes import Change, change_of, changed
 from stepscope.analyses.critical_path.critical_path import recorded_work
+from stepscope.analyses.critical_path.forward_pass import SOURCE
 from stepscope.analyses.critical_path.replay import (
     LOADER,
     QUEUE,
-    SOURCE,
     Changes,
     Graph,
+    Lags,
     Program,
     Replay,
-    positions,
     program_of,
+    unchanged,
 )
 from stepscope.analyses.critical_path.threads import LONG_AGO, Threads, host_threads
 from stepscope.analyses.critical_path.windows import RECORDING, Windows, path_windows
@@ -86,8 +87,33 @@ def predictions(
     return scaled(frame, measured_ns)
 
 
+def replayed_steps(
+    spans: pl.DataFrame,
+    tracks: pl.DataFrame,
+    steps: pl.DataFrame = STEPS.empty(),
+    ops: pl.DataFrame = OPS.empty(),
+    arrows: pl.DataFrame = ARROWS.empty(),
+    *,
+    lags: Lags,
+) -> pl.DataFrame:
+    """How well the dependencies explain a recording: its steps, replayed without a change but with other lags.
+
+    step (Int32), recorded_ns (Int64), replayed_ns (Float64); `lags` as in `make`. Raises MissingTable (no host side).
+    """
+    program = recorded_program(spans, tracks, steps, ops, arrows, lags=lags)
+    graph, windows = program.graph, program.windows
+    lengths = graph.lengths(graph.run(unchanged(program.work, program.threads.track.size)))
+    return pl.DataFrame({"step": windows.step, "recorded_ns": windows.high - windows.low, "replayed_ns": lengths})
+
+
 def recorded_program(
-    spans: pl.DataFrame, tracks: pl.DataFrame, steps: pl.DataFrame, ops: pl.DataFrame, arrows: pl.DataFrame
+    spans: pl.DataFrame,
+    tracks: pl.DataFrame,
+    steps: pl.DataFrame,
+    ops: pl.DataFrame,
+    arrows: pl.DataFrame,
+    *,
+    lags: Lags = "recorded",
 ) -> Program:
     """The program of a trace's tables; without steps the recording is one. Raises MissingTable (no host side)."""
     threads = host_threads(spans, tracks)
@@ -98,7 +124,7 @@ def recorded_program(
     windows, _ = path_windows(spans, tracks, steps, devices, threads, within=within, step=None)
     if devices.is_empty() and _is_quiet(threads, windows):
         raise MissingTable("what the threads that mark steps do", needed_by="predictions", topic="host")
-    program = program_of(spans, tracks, ops, arrows, devices, threads, windows)
+    program = program_of(spans, tracks, ops, arrows, devices, threads, windows, lags=lags)
     if program.work.call.size and (program.work.call < 0).all():
         # The device would then seem to need nothing of the host, nor the host anything of the device.
         raise MissingTable("the calls that queued the device's work", needed_by="predictions", topic="host")
@@ -179,7 +205,7 @@ def with_parts(program: Program, wanted: Sequence[Change]) -> tuple[dict[str, ob
         idle = graph.lengths(graph.run(changed(program, [change_of("host: free")])))
         low = min(low, step_ns * float(idle.sum()) / whole)
     high = max(high, step_ns) if reason else high
-    spent = _binding(graph, run, changes, int(np.argsort(recorded)[recorded.size // 2]))
+    spent = _binding(graph, run, int(np.argsort(recorded)[recorded.size // 2]))
     row: dict[str, object] = {
         "scenario": " + ".join(map(str, wanted)),
         "step_ns": step_ns,
@@ -319,7 +345,7 @@ def near_median(spans: pl.DataFrame, steps: pl.DataFrame) -> tuple[pl.DataFrame,
 _PARTS = ("computation", "communication", "memcpy", "host", "data loader", "launch queue", "gaps between work")
 
 
-def _binding(graph: Graph, run: Replay, changes: Changes, window: int) -> dict[str, float]:
+def _binding(graph: Graph, run: Replay, window: int) -> dict[str, float]:
     """How long each of _PARTS takes on the path that ends a window, from the end back to its begin. Units: ns."""
     from_, to, after = run.edges
     is_last = run.times[from_] + after >= run.times[to] - 0.5
@@ -332,8 +358,8 @@ def _binding(graph: Graph, run: Replay, changes: Changes, window: int) -> dict[s
         node = 1 + int(mine[run.ended[mine].argmax()])
         end = float(run.ended[node - 1])
     else:
-        main = np.array([graph.windows.main[window]])
-        node = int(positions(graph, changes, np.zeros(graph.moments.at.size), main, graph.windows.end[[window]])[0][0])
+        last_on = int(graph.last["bounds"][graph.windows.main.size + window])
+        node = last_on + 1 + n_work if last_on >= 0 else SOURCE
         spent["host"] += end - float(run.times[node])
     begin, follows, times, path = float(run.begin[window]), last.tolist(), run.times.tolist(), [node]
     # Events at one moment can form a circle.

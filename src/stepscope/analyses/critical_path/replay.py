@@ -10,7 +10,6 @@ a full launch queue or a slow data loader, takes effect as soon as a change make
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,6 +19,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from stepscope.analyses.critical_path.forward_pass import SOURCE, Floats, Shape, shape_of
 from stepscope.analyses.critical_path.longest_path import beginnings
 from stepscope.analyses.critical_path.threads import LONG_AGO, Threads, latest
 from stepscope.analyses.critical_path.waits import (
@@ -50,11 +50,8 @@ from stepscope.analyses.critical_path.work import (
 from stepscope.core.intervals import Bools, Intervals, Ints, covered
 from stepscope.core.names import kernel_class, map_names
 
-Floats = NDArray[np.float64]
 Edges = tuple[Ints, Ints, Floats]  # from, to, how long after
-Lags = Literal["recorded", "pooled"]
-#: The node at the beginning.
-SOURCE = 0
+Lags = Literal["recorded", "pooled", "other steps"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,73 +115,6 @@ class Replay:
 
 
 @dataclass(frozen=True, slots=True)
-class _Shape:
-    """The graph without the work of chains, whose times follow from two nodes.
-
-    Work in a *chain* follows the work before it on its stream, or a call that follows the same node of the host as the
-    calls of all work of the chain. So it begins a certain time after the *head* of the chain, or after that node.
-    """
-
-    is_chained: Bools
-    head: Ints  # of each node's chain; 0 for others
-    host: Ints
-    in_chain: Ints  # edges from work to the next one in its chain
-    of_call: Ints  # edges from the host to work in a chain
-    rows: Ints  # edges that stay: between nodes in no chain
-    by_chain: Ints  # edges from chained work to a node in no chain: each is one from the head and one from the host
-    order: Ints  # of all these edges, topological; their ends follow
-    from_: list[int]
-    to: list[int]
-
-    def chains(self, after: Floats) -> tuple[Floats, Floats]:
-        """How long after the head of its chain, and after its host's node, each node happens at the earliest, in ns."""
-        n = self.is_chained.size
-        steps, called = np.zeros(n), np.full(n, -np.inf)
-        steps[1:][self.is_chained[1:]] = after[self.in_chain]
-        along = np.cumsum(steps)
-        since_head = along - along[self.head]
-        calls = np.flatnonzero(self.of_call >= 0)
-        called[calls] = after[self.of_call[calls]] - since_head[calls]
-        place = np.argsort(np.argsort(called, kind="stable"), kind="stable")
-        first = np.cumsum(~self.is_chained) * n
-        best = np.maximum.accumulate(np.where(self.is_chained, place, -1) + first) - first
-        latest_call = np.where(best >= 0, called[np.argsort(place)[best]], -np.inf)
-        return np.where(self.is_chained, since_head, 0.0), np.where(self.is_chained, since_head + latest_call, -np.inf)
-
-
-def _shape(from_: Ints, to: Ints, recorded: Ints, n_work: int) -> _Shape:
-    """The shape of a graph with these edges; `recorded` is when each node happened."""
-    n, at = recorded.size, topological(from_, to, recorded)
-    is_work = to <= n_work
-    follows = is_work & (from_ == to - 1) & (from_ >= 1)
-    of_host = is_work & ((from_ == SOURCE) | (from_ > n_work))
-    n_follows, n_host = (np.bincount(to[some], minlength=n) for some in (follows, of_host))
-    host = np.zeros(n, np.int64)
-    host[to[of_host]] = from_[of_host]
-    calls = np.flatnonzero(n_host == 1)
-    changes = np.zeros(n, np.bool_)
-    changes[calls] = np.append(True, host[calls][1:] != host[calls][:-1])[: calls.size]
-    chained = (n_follows == 1) & (n_host <= 1) & (np.bincount(to, minlength=n) == n_follows + n_host) & ~changes
-    head = np.maximum.accumulate(np.where(chained, 0, np.arange(n)))
-    last_call = np.maximum.accumulate(np.where(n_host == 1, np.arange(n), 0))
-    in_chain = np.flatnonzero(follows & chained[to])
-    in_chain = in_chain[np.argsort(to[in_chain])]
-    of_call = np.full(n, -1, np.int64)
-    rows = np.flatnonzero(of_host & chained[to])
-    of_call[to[rows]] = rows
-    key = ~chained[to]
-    plain, by_chain = np.flatnonzero(key & ~chained[from_]), np.flatnonzero(key & chained[from_])
-    host = np.where(chained, host[last_call], 0)
-    starts = np.concatenate((from_[plain], head[from_[by_chain]], host[from_[by_chain]]))
-    ends = np.concatenate((to[plain], to[by_chain], to[by_chain]))
-    order = np.argsort(at[ends], kind="stable")
-    return _Shape(
-        chained, np.where(chained, head, 0), host, in_chain, of_call, plain, by_chain, order,
-        starts[order].tolist(), ends[order].tolist(),
-    )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
 class Graph:
     """Node 0 is the origin, followed by the starts of work and the moments. `make` builds it."""
 
@@ -195,7 +125,8 @@ class Graph:
     origin: int
     lags: Lags
     spare: float = 0.5  # quantile of the lags that dependencies get which held nothing up
-    shape: list[_Shape] = field(default_factory=list)  # filled by the first run
+    shape: list[Shape] = field(default_factory=list)  # filled by the first run, as are the nodes before times
+    last: dict[str, Ints] = field(default_factory=dict)
 
     @property
     def n_inferred(self) -> int:
@@ -210,7 +141,7 @@ class Graph:
         from_, to, after = (np.concatenate(column) for column in zip(*parts, strict=True))
         times = self._forward(from_, to, after)
         bounds = np.concatenate((self.windows.begin, self.windows.end))
-        node, since = positions(self, changes, reached, np.tile(self.windows.main, 2), bounds)
+        node, since = positions(self, changes, reached, "bounds", np.tile(self.windows.main, 2), bounds)
         begin, end = np.split(times[node] + since, 2)
         ended = times[1 : self.work.start.size + 1] + (self.work.end - self.work.start) * changes.work
         return Replay(times, begin, end, ended, (from_, to, after))
@@ -219,21 +150,8 @@ class Graph:
         """The earliest time of each node, in ns."""
         if not self.shape:
             recorded = np.concatenate(([self.origin - 1], self.work.start, self.moments.at))
-            self.shape.append(_shape(from_, to, recorded, self.work.start.size))
-        shape = self.shape[0]
-        since_head, since_host = shape.chains(after)
-        times = [float("-inf")] * (1 + self.work.start.size + self.moments.at.size)
-        times[SOURCE] = float(self.origin)
-        stay, split = after[shape.rows], shape.by_chain
-        split_lags = (since + after[split] for since in (since_head[from_[split]], since_host[from_[split]]))
-        lags = np.concatenate((stay, *split_lags))[shape.order].tolist()
-        for one, other, lag in zip(shape.from_, shape.to, lags, strict=True):
-            when = times[one] + lag
-            if when > times[other]:  # noqa: PLR1730  calling max takes twice as long
-                times[other] = when
-        known = np.array(times)
-        chained = np.maximum(known[shape.head] + since_head, known[shape.host] + since_host)
-        return np.where(shape.is_chained, chained, known)
+            self.shape.append(shape_of(from_, to, recorded, self.work.start.size))
+        return self.shape[0].earliest(after, float(self.origin))
 
     def lengths(self, run: Replay) -> Floats:
         """How long each window takes, in ns."""
@@ -242,37 +160,6 @@ class Graph:
         new, old = _lengths(windows, run.begin, run.end, run.ended), _lengths(windows, *recorded)
         result: Floats = np.maximum(windows.high - windows.low + new - old, 0)
         return result
-
-
-def topological(from_: Ints, to: Ints, recorded: Ints) -> Ints:
-    """The place of each node in an order in which every edge leads forward.
-
-    It is that of recorded times where that is such an order. Nodes of a circle, which only events at one moment can
-    form, come in the order of time.
-    """
-    at = np.empty(recorded.size, np.int64)
-    at[np.argsort(recorded, kind="stable")] = np.arange(recorded.size)
-    if (at[from_] < at[to]).all():
-        return at
-    heads = np.searchsorted(np.sort(from_), np.arange(recorded.size + 1)).tolist()
-    follows = to[np.argsort(from_, kind="stable")].tolist()
-    missing = np.bincount(to, minlength=recorded.size).tolist()
-    rank = at.tolist()
-    waiting = [(rank[node], node) for node, n in enumerate(missing) if not n]
-    heapq.heapify(waiting)
-    rest, done, n_done = iter(np.argsort(at).tolist()), [False] * recorded.size, 0
-    while n_done < recorded.size:
-        node = heapq.heappop(waiting)[1] if waiting else next(one for one in rest if not done[one])
-        if done[node]:
-            continue
-        done[node] = True
-        at[node] = n_done
-        n_done += 1
-        for other in follows[heads[node] : heads[node + 1]]:
-            missing[other] -= 1
-            if not missing[other] and not done[other]:
-                heapq.heappush(waiting, (rank[other], other))
-    return at
 
 
 @dataclass(frozen=True)
@@ -335,7 +222,8 @@ def make(
 ) -> Graph:
     """The graph of a recording. `passed` are all handoffs, in any order.
 
-    With `lags` `pooled`, every launch delay and gap between kernels is replaced by the median of its kind.
+    With `lags` `pooled`, every launch delay and gap between kernels is replaced by the median of its kind; with `other
+    steps` by that of the steps but the one that queued the work.
     """
     moments = _moments(waited, work, passed, no_limits() if limits is None else limits)
     bounds = (work.start, moments.at, windows.begin, windows.low)
@@ -382,6 +270,8 @@ def _moments(waited: Waits, work: Work, passed: Sequence[Handoffs], limits: Limi
 def _on_threads(graph: Graph, changes: Changes, thread: Ints, times: Ints) -> Floats:
     """When a thread would get to each time, in ns after the origin, if it never waited."""
     after = (times - graph.origin).astype(np.float64)
+    if not any(changes.host):
+        return after
     changing = np.array([bool(factors) for factors in changes.host], np.bool_)
     rows = np.flatnonzero(np.append(changing, False)[thread])
     rows = rows[np.argsort(thread[rows], kind="stable")]
@@ -391,13 +281,18 @@ def _on_threads(graph: Graph, changes: Changes, thread: Ints, times: Ints) -> Fl
     return after
 
 
-def positions(graph: Graph, changes: Changes, reached: Floats, thread: Ints, times: Ints) -> tuple[Ints, Floats]:
+def positions(
+    graph: Graph, changes: Changes, reached: Floats, what: str, thread: Ints, times: Ints
+) -> tuple[Ints, Floats]:
     """For each time on a thread the last node there before it, and how long after that node it is.
 
-    `reached` is when each moment's thread would get there after the origin, if it never waited.
+    `reached` is when each moment's thread would get there after the origin, if it never waited. `what` names the times,
+    which are the same in every run.
     """
     moments = graph.moments
-    last = latest(moments.thread, moments.at, thread, times)
+    if what not in graph.last:
+        graph.last[what] = latest(moments.thread, moments.at, thread, times)
+    last = graph.last[what]
     after = _on_threads(graph, changes, thread, times) - np.append(reached, 0.0)[last]
     return np.where(last >= 0, last + 1 + graph.work.start.size, SOURCE), after
 
@@ -406,8 +301,9 @@ def _of_work(graph: Graph, changes: Changes, reached: Floats) -> Iterator[Edges]
     """The dependencies of work."""
     work, held = graph.work, graph.held
     gap = work.start - held.at
-    if graph.lags == "pooled":
-        gap = _pooled(gap, held, work)
+    if graph.lags != "recorded":
+        queued = graph.windows.queued
+        gap = _pooled(gap, held, work, queued if graph.lags == "other steps" else np.full_like(queued, -1))
     recorded = gap * changes.waits[held.wait]
     typical = _quantile(gap[held.wait == KERNEL_WAIT], graph.spare)
     for by, other in ((BEFORE, work.before), (ACROSS, held.across)):
@@ -426,19 +322,25 @@ def _of_work(graph: Graph, changes: Changes, reached: Floats) -> Iterator[Edges]
     delay = np.where(held.by[rows] == LAUNCH, recorded[rows], least)
     if changes.captured is not None:
         delay = np.where(changes.captured[rows], np.minimum(delay, typical), delay)
-    node, after = positions(graph, changes, reached, work.thread[rows], submitted)
+    node, after = positions(graph, changes, reached, "calls", work.thread[rows], submitted)
     yield node, rows + 1, after + delay
     rows = np.flatnonzero(held.by == NOTHING)
     yield np.full(rows.size, SOURCE), rows + 1, (work.start[rows] - graph.origin).astype(np.float64)
 
 
-def _pooled(gap: Ints, held: Held, work: Work) -> Ints:
-    """Gaps replaced by the medians of their kind: what held the work up, and what the work is."""
+def _pooled(gap: Ints, held: Held, work: Work, without: Ints) -> Ints:
+    """Gaps replaced by the medians of their kind: what held the work up, and what the work is.
+
+    The median is that of gaps with another number in `without`; a kind that has no others keeps its gaps.
+    """
     pooled = gap.copy()
     kind = held.by * 3 + work.sort
     for one in np.unique(kind):
-        mine = (kind == one) & (held.wait != UNEXPLAINED) & (held.by != NOTHING)
-        pooled[mine] = np.median(gap[mine]) if mine.any() else 0
+        mine = np.flatnonzero((kind == one) & (held.wait != UNEXPLAINED) & (held.by != NOTHING))
+        for window in np.unique(without[mine]):
+            is_own = without[mine] == window
+            learned = gap[mine] if window < 0 else gap[mine[~is_own]]
+            pooled[mine[is_own]] = np.median(learned) if learned.size else gap[mine[is_own]]
     return pooled
 
 
@@ -450,7 +352,7 @@ def _of_moments(graph: Graph, changes: Changes, reached: Floats) -> Iterator[Edg
     previous = np.where(follows, node - 1, SOURCE)
     yield previous, node, np.zeros(node.size)
     rows = np.flatnonzero(moments.since != LONG_AGO)
-    from_, after = positions(graph, changes, reached, moments.thread[rows], moments.since[rows])
+    from_, after = positions(graph, changes, reached, "waits", moments.thread[rows], moments.since[rows])
     # A moment without a wait is itself the latest by then: it follows the previous one.
     is_self = from_ >= node[rows]
     gone = reached[rows] - np.where(follows, np.roll(reached, 1), 0.0)[rows]
@@ -469,7 +371,7 @@ def _of_moments(graph: Graph, changes: Changes, reached: Floats) -> Iterator[Edg
         free |= changes.detached[one]
     yield one + 1, node[rows], np.where(free, -np.inf, took + tail)
     rows = np.flatnonzero(moments.source >= 0)
-    from_, after = positions(graph, changes, reached, moments.source[rows], moments.at[rows])
+    from_, after = positions(graph, changes, reached, "handoffs", moments.source[rows], moments.at[rows])
     yield from_, node[rows], after
 
 

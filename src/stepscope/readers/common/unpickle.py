@@ -73,8 +73,8 @@ class _Machine:
         self.marks: list[int] = []
         self.memo: dict[int, Any] = {}
         self.next_put = 0
-        #: The machine for the whole file, of which this one reads a part.
-        self.whole = self
+        #: The machine for the whole file, if this one reads a part of it.
+        self.whole: _Machine | None = None
         #: What records that were read at once have put into the memo, which is made when it is asked for.
         self.puts: list[Puts] = []
         self.pool: Pool | None = None
@@ -96,7 +96,7 @@ class _Machine:
             for puts in self.puts:
                 if puts.numbers[0] <= number <= puts.numbers[-1]:
                     i = int(np.searchsorted(puts.first, number, "right")) - 1
-                    self.whole.value_of(int(puts.begins[i]), int(puts.ends[i]), int(puts.first[i]))
+                    (self.whole or self).value_of(int(puts.begins[i]), int(puts.ends[i]), int(puts.first[i]))
         return self.memo[number]
 
     def add_puts(self, puts: Puts) -> None:

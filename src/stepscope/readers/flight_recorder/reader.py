@@ -19,9 +19,10 @@ from stepscope.core import files
 from stepscope.core.errors import CorruptInput, StepscopeError
 from stepscope.core.schema import COLLECTIVE_RECORDS, GROUP_STATUS, STACKS
 from stepscope.core.trace import Meta, Trace
-from stepscope.readers.common.record_columns import Records, integers
+from stepscope.readers.common.record_columns import Column, Records, Rows, integers
 from stepscope.readers.common.source import IssueLog, Source, family_of_dump, no_collection
 from stepscope.readers.common.unpickle import unpickled
+from stepscope.readers.flight_recorder.processes import processes_of_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -52,6 +53,7 @@ _NUMBERS = {
     "started_ns": "time_discovered_started_ns",
     "completed_ns": "time_discovered_completed_ns",
 }
+_TIMES = ("created_ns", "started_ns", "completed_ns")
 _MOST_FRAMES, _MOST_TENSORS, _MOST_AXES = 64, 64, 16
 _SMALL = 2**62
 _MILLISECOND = 1_000_000
@@ -79,9 +81,10 @@ def read(source: Source) -> Trace:
         pl.DataFrame([row for dump in dumps for row in dump.status], schema=dict(GROUP_STATUS.dtypes))
     )
     _missing(status, issues)
-    table = records.table([dump.number for dump in dumps] if len(dumps) < len(paths) else None)
-    first = table["created_ns"].min()
-    origin = first if isinstance(first, int) else 0
+    numbers = [dump.number for dump in dumps]
+    first_ns = records.first_ns(numbers)
+    origin = first_ns or 0
+    table = records.table(numbers, origin)
     meta = Meta(
         source.label,
         FORMAT,
@@ -92,9 +95,10 @@ def read(source: Source) -> Trace:
         facts={"versions": ", ".join(sorted({dump.version for dump in dumps if dump.version}))},
     )
     tables = {
-        "collective_records": table.with_columns(pl.col("created_ns", "started_ns", "completed_ns") - origin),
+        "collective_records": table,
         "group_status": status.with_columns(pl.col("dumped_ns") - origin),
-        "stacks": records.stacks.table(),
+        "stacks": (stacks := records.stacks.table()),
+        **processes_of_folder(source.path, stacks, issues),
         "issues": issues.table(),
     }
     return Trace(meta, tables)
@@ -139,7 +143,7 @@ def _dump_of(number: int, source: Source, issues: IssueLog, records: _Records) -
     issues.add("torn_dumps", "warning", bool(torn), f"{name}: {torn}")
     rank = _rank_of(source.path, document)
     is_whole, written_ns = bool(document) and not torn, _written_ns(source.path)
-    newest, groups = records.add(number, rank, Records(_list(document.get("entries"))))
+    newest, groups = records.add(rank, Records(_list(document.get("entries"))))
     about = {"rank": rank, "dumped_ns": written_ns, "is_whole": is_whole, "source": source.path}
     status = [{**row, **about} for row in _status(document, groups)]
     newness = (is_whole, newest, written_ns or 0)
@@ -157,16 +161,35 @@ def _document(data: bytes, name: str) -> tuple[Fields, str]:
 
 def _from_json(data: bytes) -> tuple[object, str]:
     try:
-        return msgspec.json.decode(data), ""
+        return _decoded(data), ""
     except (msgspec.DecodeError, RecursionError) as error:
         problem = str(error)
     # Of a file that ends early, the whole records count. Frames within a record are separated as records are.
     for match in reversed([*_BETWEEN.finditer(data, max(len(data) - _TORN_BYTES, 0))][-_MOST_TRIED:]):
         try:
-            return msgspec.json.decode(data[: match.start() + 1] + b"]}"), problem
+            return _decoded(data[: match.start() + 1] + b"]}"), problem
         except (msgspec.DecodeError, RecursionError):
             continue
     raise CorruptInput(f"not JSON: {problem}")
+
+
+def _decoded(data: bytes) -> object:
+    """The value of a JSON text, its records by column. Raises DecodeError, RecursionError."""
+    try:
+        document: Any = _DOCUMENT.decode(data)
+    except msgspec.ValidationError:  # not the usual kinds of values
+        return msgspec.json.decode(data)
+    columns = {}
+    for name, kind in _FIELDS.items():
+        values = [getattr(entry, name) for entry in document.entries]
+        columns[name] = Column.of(values) if kind is Any else _decoded_once(values)
+    whole = {name: getattr(document, name) for name in ("version", "pg_config", "pg_status")}
+    return {**whole, "entries": [Rows(columns, len(document.entries))]}
+
+
+def _decoded_once(texts: list[msgspec.Raw]) -> Column:
+    """The values of JSON texts, each distinct one decoded once."""
+    return Column.of_parts(list(map(bytes, texts)), lambda i: msgspec.json.decode(texts[i]))
 
 
 def _rank_of(path: str, document: Fields) -> int:
@@ -214,7 +237,7 @@ class _Names:
         """The text of a number."""
         return self._texts[number] or ""
 
-    def named(self, numbers: pl.Series) -> pl.Series:
+    def named(self, numbers: NDArray[np.int32]) -> pl.Series:
         """The texts of numbers."""
         return pl.Series(self._texts, dtype=pl.Categorical()).gather(numbers)
 
@@ -225,53 +248,64 @@ class _Records:
     def __init__(self) -> None:
         self.stacks = _Stacks()
         self._names: dict[str, _Names] = {name: _Names() for name in _NAMED}
-        self._parts: dict[str, list[NDArray[Any]]] = {}
+        self._parts: list[dict[str, NDArray[Any]]] = []
 
-    def add(self, number: int, rank: int, entries: Records) -> tuple[int, dict[int, tuple[str, str]]]:
+    def add(self, rank: int, entries: Records) -> tuple[int, dict[int, tuple[str, str]]]:
         """Take the records in a file. Gives the time of the newest, and its groups by their numbers on this rank."""
         n = len(entries)
         columns: dict[str, NDArray[Any]] = {
             "rank": np.full(n, rank, np.int32),
-            "file": np.full(n, number, np.uint32),
-            "place": np.arange(n, dtype=np.int32),
             "stack_id": entries.mapped(self.stacks.number_of, "frames").astype(np.int32),
         }
         for name, field in _NUMBERS.items():
-            columns[name], columns[f"has {name}"] = entries.numbers(field)
+            values, is_known = entries.numbers(field)
+            # Some versions write 0 for a time that is not known.
+            columns[name], columns[f"has {name}"] = values, is_known & (values != 0) if name in _TIMES else is_known
         for name in ("is_p2p", "retired"):
             columns[name] = entries.flags(name)
         for name, (field, text) in _NAMED.items():
-            columns[name] = entries.mapped(partial(self._names[name].number, text), field).astype(np.uint32)
-        for name, part in columns.items():
-            self._parts.setdefault(name, []).append(part)
-        ids, is_known = entries.numbers("pg_id")
-        ids, first = np.unique(ids[is_known], return_index=True)
-        group, desc = (columns[name][is_known][first].tolist() for name in ("group", "group_desc"))
-        text, desc_text = self._names["group"].text, self._names["group_desc"].text
-        groups = {i: (text(g), desc_text(d)) for i, g, d in zip(ids.tolist(), group, desc, strict=True)}
+            columns[name] = entries.mapped(partial(self._names[name].number, text), field).astype(np.int32)
+        own, is_known = entries.numbers("pg_id")
+        own, first = np.unique(own[is_known], return_index=True)
+        names = zip(*(columns[name][is_known][first].tolist() for name in ("group", "group_desc")), strict=True)
+        text, desc = self._names["group"].text, self._names["group_desc"].text
+        groups = {i: (text(a), desc(b)) for i, (a, b) in zip(own.tolist(), names, strict=True)}
+        ids = columns["record_id"] = np.where(columns.pop("has record_id"), columns["record_id"], np.arange(n))
+        if (np.diff(ids) < 0).any():
+            order = np.argsort(ids, kind="stable")
+            columns = {name: part[order] for name, part in columns.items()}
+        self._parts.append(columns)
         newest = columns["created_ns"][columns["has created_ns"]].max(initial=-1)
         return int(newest), groups
 
-    def table(self, numbers: list[int] | None) -> pl.DataFrame:
-        """The table `collective_records`, of these files only, with times as they were recorded."""
-        arrays = {name: np.concatenate(self._parts.pop(name)) for name in list(self._parts)}
-        columns = {name: integers(arrays.pop(name), arrays.pop(f"has {name}")) for name in _NUMBERS}
-        stacks = arrays.pop("stack_id")
-        columns["stack_id"] = integers(stacks, stacks >= 0)
-        whole = pl.DataFrame({**columns, **arrays})
-        if numbers is not None:
-            whole = whole.filter(pl.col("file").is_in(numbers))
-        whole = whole.with_columns(self._names[name].named(whole[name]).alias(name) for name in _NAMED)
-        line = pl.Series(self.stacks.line_of, dtype=pl.Categorical())
-        # Some versions write 0 for a time that is not known.
-        times = pl.col("created_ns", "started_ns", "completed_ns").replace(0, None)
-        whole = whole.with_columns(
-            times,
-            pl.col("record_id").fill_null(pl.col("place")),
-            pl.col("timeout_ns") * _MILLISECOND,
-            line=line.gather(whole["stack_id"]) if line.len() else pl.lit(None, pl.Categorical()),
-        )
-        return COLLECTIVE_RECORDS.conform(whole.sort("rank", "record_id"))
+    def table(self, numbers: list[int], origin_ns: int) -> pl.DataFrame:
+        """The table `collective_records` of the files with these numbers, with times from the origin on."""
+        parts, self._parts = [self._parts[number] for number in numbers], []
+
+        def column(name: str) -> pl.Series:
+            joined = np.concatenate([part.pop(name) for part in parts])
+            if name in _NAMED:
+                return self._names[name].named(joined)
+            if name == "stack_id":
+                return integers(joined, joined >= 0).cast(pl.UInt32)
+            if f"has {name}" not in parts[0]:
+                return pl.Series(joined)
+            if name in _TIMES:
+                joined -= origin_ns
+            if name == "timeout_ns":
+                joined *= _MILLISECOND
+            return integers(joined, np.concatenate([part.pop(f"has {name}") for part in parts]))
+
+        names = [name for name in COLLECTIVE_RECORDS.dtypes if name in parts[0]]
+        table = pl.DataFrame({name: column(name) for name in names})
+        line = pl.Series([*self.stacks.line_of, None], dtype=pl.Categorical())
+        lines = line.gather(table["stack_id"].fill_null(len(self.stacks.line_of)))
+        return COLLECTIVE_RECORDS.conform(table.with_columns(line=lines))
+
+    def first_ns(self, numbers: list[int]) -> int | None:
+        """The time of the first record in the files with these numbers."""
+        times = (self._parts[number]["created_ns"][self._parts[number]["has created_ns"]] for number in numbers)
+        return min((int(own.min()) for own in times if own.size), default=None)
 
 
 def _text(value: object) -> str:
@@ -320,6 +354,23 @@ _NAMED: Mapping[str, tuple[str, Callable[[Any], str | None]]] = {
     "output_sizes": ("output_sizes", _shapes),
     "output_dtypes": ("output_dtypes", _shapes),
 }
+
+
+#: What is read of each record in JSON; texts and lists, which many records share, are decoded once for each of them.
+_FIELDS: dict[str, Any] = {
+    **dict.fromkeys((*_NUMBERS.values(), "pg_id", "is_p2p", "retired"), Any),
+    **dict.fromkeys((field for field, _ in _NAMED.values()), msgspec.Raw),
+    "frames": msgspec.Raw,
+}
+_ENTRY = msgspec.defstruct(
+    "_ENTRY", [(name, kind, None if kind is Any else msgspec.Raw(b"null")) for name, kind in _FIELDS.items()], gc=False
+)
+_DOCUMENT = msgspec.json.Decoder(
+    msgspec.defstruct(
+        "_DUMP",
+        [("entries", list[_ENTRY]), *((name, Any, None) for name in ("version", "pg_config", "pg_status"))],  # type: ignore[valid-type]
+    )
+)
 
 
 def _status(document: Fields, of_ids: Mapping[int, tuple[str, str]]) -> list[Fields]:

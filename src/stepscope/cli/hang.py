@@ -1,0 +1,55 @@
+"""`stepscope hang`: asks a job that stands still what its processes do, and who holds up the others."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from stepscope.cli._output import complain, emit, renderer_for, screen
+from stepscope.core.errors import StepscopeError
+
+SETTINGS: dict[str, Any] = {"short_help": "Ask a job that stands still which rank holds it up."}
+
+
+def command(
+    pids: Annotated[
+        list[int],
+        typer.Option("--pid", min=1, metavar="N", help="A process of the job, its launcher, or one of its ranks."),
+    ],
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "-o", "--output", metavar="DIR", help="The new folder for what was learnt.", show_default="hang-DATE-TIME"
+        ),
+    ] = None,
+    format_name: Annotated[
+        str | None, typer.Option("--format", metavar="terminal|markdown|json", help="Choose the format.")
+    ] = None,
+) -> None:
+    """Ask the processes of a job what they do right now, and say which rank holds up the others.
+
+    The job is the process, those below it, and all processes of this machine with the same master address and port.
+    Their Python and native stacks come from py-spy, their states from the kernel. Dumps of PyTorch's flight recorder
+    are taken where the job writes them. The job is not changed. stepscope report DIR reads the folder again.
+    """
+    from stepscope.api import verbs
+    from stepscope.core import units
+    from stepscope.record.hang import ask_job
+    from stepscope.renderers import Screen
+
+    renderer = renderer_for(format_name, None, "terminal")
+    if renderer.report is None:
+        raise typer.BadParameter(f"a report is not written as {renderer.name}", param_hint="--format")
+    folder = Path(output or time.strftime("hang-%Y%m%d-%H%M%S"))
+    if folder.exists():
+        raise StepscopeError(f"{folder} is there already", "name another folder with -o")
+    folder, n_processes, n_dumps = ask_job(pids, folder)
+    run = verbs.load_run(str(folder))
+    shown = screen() if renderer.name == "terminal" else Screen()
+    emit(renderer.report(verbs.report(run), shown), None, renderer=renderer)
+    dumps = units.counted(n_dumps, "dump") if n_dumps else "no dumps of a flight recorder"
+    asked = units.counted(n_processes, "process", "processes")
+    complain(f"note: {folder} has the stacks of {asked} and {dumps}")

@@ -1,0 +1,170 @@
+"""What `stepscope hang` writes of the processes of a job: their states, the cores that they use, and their stacks.
+
+The file lies beside the dumps of the flight recorder, if there are any, and is then part of the same trace.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import msgspec
+import polars as pl
+
+from stepscope.core import files
+from stepscope.core.errors import CorruptInput
+from stepscope.core.schema import PROCESSES, STACKS
+from stepscope.core.trace import Meta, Trace
+from stepscope.readers.common.source import IssueLog, Source
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FORMAT = "processes"
+FILE = "processes.json"
+_HINT = "ask the job again: stepscope hang --pid N"
+_STATES = {"R": "running", "S": "sleeping", "D": "disk", "T": "stopped", "t": "stopped", "Z": "gone", "X": "gone",
+           "I": "sleeping"}  # fmt: skip
+#: Functions that end when other ranks have come, or when the device is done.
+_COLLECTIVE = re.compile(
+    r"c10d::|gloo::|ProcessGroup|\b(?:p?nccl|rccl|hccl|xccl)[A-Z_]|paddle::distributed|MPI_[A-Z]|TCPStore|uv_run"
+)
+_DEVICE = re.compile(
+    r"(?:Stream|Device|Event|Ctx|Context)_?Synchronize|cu[A-Z]\w*Synchronize|aclrtSynchronize|_cuda_synchronize"
+)
+_DISTRIBUTED = re.compile(r"torch/distributed/|paddle/distributed/|mpi4py|deepspeed/comm/")
+_LIBRARIES = re.compile(
+    r"(?:^|/)(?:site|dist)-packages/|(?:^|/)lib/python3[^/]*/|^<|/torch/|\.so(?:\.|$)|^\[|\.c(?:c|pp|xx)?$|\.h$"
+)
+_ADDRESS = re.compile(r"0x[0-9a-f]+\Z")
+_MOST_FRAMES, _MOST_PROCESSES, _MOST_LETTERS = 256, 100_000, 300
+
+
+class _Frame(msgspec.Struct):
+    name: str = ""
+    filename: str = ""
+    line: int = 0
+
+
+class _Thread(msgspec.Struct):
+    thread_name: str | None = None
+    os_thread_id: int | None = None
+    frames: list[_Frame] = []
+
+
+class _Process(msgspec.Struct):
+    pid: int
+    rank: int | None = None
+    world_size: int | None = None
+    command: str = ""
+    state: str = ""
+    wait_channel: str | None = None
+    cores_used: float | None = None
+    threads: list[_Thread] = []
+    problem: str | None = None
+
+
+class _Document(msgspec.Struct):
+    schema: str
+    processes: list[_Process]
+    host: str = ""
+    taken_unix_ns: int | None = None
+
+
+def read(source: Source) -> Trace:
+    """The processes of a job by themselves. Raises CorruptInput, StepscopeError (size limit)."""
+    document = _decoded(source)
+    tables = _tables(document, 0)
+    taken = document.taken_unix_ns
+    origin = taken if taken is not None and 0 <= taken < 2**63 else None
+    facts = {"host": document.host[:_MOST_LETTERS]} if document.host else {}
+    n_rows = tables["processes"].height
+    meta = Meta(source.label, FORMAT, n_events=n_rows, size_bytes=source.n_bytes, origin_unix_ns=origin, facts=facts)
+    return Trace(meta, tables)
+
+
+def processes_of_folder(path: str, stacks: pl.DataFrame, issues: IssueLog) -> dict[str, pl.DataFrame]:
+    """The tables `processes` and `stacks`, for the folder of a dump that has these stacks; empty without the file."""
+    file = files.joined(files.split(path)[0] or ".", FILE)
+    if not files.exists(file):
+        return {}
+    try:
+        tables = _tables(_decoded(Source(file, None, None)), stacks.height)
+    except CorruptInput as error:
+        issues.add("unreadable_processes", "warning", 1, error.message)
+        return {}
+    return {"processes": tables["processes"], "stacks": pl.concat([stacks, tables["stacks"]])}
+
+
+def _decoded(source: Source) -> _Document:
+    data = b"".join(source.chunks())
+    try:
+        document = msgspec.json.decode(data, type=_Document)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        reason = f"no processes of a job: {source.damage or error}"
+        raise CorruptInput(reason, _HINT, path=source.label) from None
+    if len(document.processes) > _MOST_PROCESSES:
+        raise CorruptInput(f"it lists more than {_MOST_PROCESSES:,} processes", _HINT, path=source.label)
+    return document
+
+
+def _tables(document: _Document, first_stack: int) -> dict[str, pl.DataFrame]:
+    rows: list[dict[str, object]] = []
+    stacks: list[list[str]] = []
+    for one in document.processes:
+        main = _main_thread(one)
+        frames = main.frames[:_MOST_FRAMES] if main else []
+        state = _STATES.get(one.state)
+        rows.append({
+            "rank": one.rank if one.rank is not None and 0 <= one.rank < 2**31 else None,
+            "host": document.host[:_MOST_LETTERS],
+            "pid": one.pid if 0 < one.pid < 2**62 else 0,
+            "world_size": one.world_size if one.world_size is not None and 0 < one.world_size < 2**31 else None,
+            "is_gone": state == "gone",
+            "state": state,
+            "wait_channel": one.wait_channel,
+            "cores_used": one.cores_used if one.cores_used is not None and 0 <= one.cores_used < 1e6 else None,
+            **_doing(frames),
+            "line": next((_text(frame) for frame in frames if not _LIBRARIES.search(frame.filename)), None),
+            "stack_id": first_stack + len(stacks) if frames else None,
+            "n_threads": len(one.threads),
+            "command_line": one.command[:_MOST_LETTERS],
+            "problem": None if one.problem is None else one.problem[:_MOST_LETTERS],
+        })  # fmt: skip
+        if frames:
+            stacks.append([_text(frame) for frame in reversed(frames)])
+    table = pl.DataFrame({"frames": stacks}, schema={"frames": pl.List(pl.String)})
+    return {
+        "processes": PROCESSES.conform(pl.DataFrame(rows, schema=dict(PROCESSES.dtypes))),
+        "stacks": STACKS.conform(table.with_row_index("stack_id", offset=first_stack)),
+    }
+
+
+def _main_thread(process: _Process) -> _Thread | None:
+    own = [t for t in process.threads if t.os_thread_id == process.pid or t.thread_name == "MainThread"]
+    return next(iter([*own, *process.threads]), None)
+
+
+def _doing(frames: Sequence[_Frame]) -> dict[str, str | None]:
+    """What a thread stands in, and the function in which it does, by its frames, innermost first."""
+    for awaited, is_it in (("collective", _is_collective), ("device", _is_of_device)):
+        if (frame := next(filter(is_it, frames), None)) is not None:
+            return {"awaits": awaited, "function": _called(frame)}
+    named = (_called(frame) for frame in frames if not _ADDRESS.match(frame.name))
+    return {"awaits": None, "function": next(named, None)}
+
+
+def _is_collective(frame: _Frame) -> bool:
+    return bool(_COLLECTIVE.search(frame.name) or _DISTRIBUTED.search(frame.filename))
+
+
+def _is_of_device(frame: _Frame) -> bool:
+    return _DEVICE.search(frame.name) is not None
+
+
+def _called(frame: _Frame) -> str:
+    return frame.name[:_MOST_LETTERS]
+
+
+def _text(frame: _Frame) -> str:
+    return f"{_called(frame)} ({frame.filename[-_MOST_LETTERS:]}:{frame.line})"
