@@ -88,7 +88,8 @@ class Waits:
     """What is known of all ranks.
 
     `records` have the column `key`, the group in a unique spelling; `instances` are what ranks wait in, `of_rank` those
-    of each rank in the order of its calls. `ahead` has the calls that a rank has not ended although another member has.
+    of each rank in the order of its calls. `stalled` has the first call that a rank has not ended although another
+    member has. `open_calls` are all collectives that have not ended: also those after the first open one of a group.
     `known` are ranks with a whole dump, `silent` those of which there is no dump or no whole one, with the reason.
     """
 
@@ -98,6 +99,7 @@ class Waits:
     of_rank: Mapping[int, tuple[Key, ...]]
     stalled: Mapping[int, Key]
     stalled_calls: Mapping[int, Call]
+    open_calls: Mapping[Key, Mapping[int, Call]]
     known: frozenset[int]
     silent: Mapping[int, str]
     world: int
@@ -106,7 +108,7 @@ class Waits:
 def waits_of(records: pl.DataFrame, status: pl.DataFrame) -> Waits:
     """What all ranks of a job wait in, from the tables `collective_records` and `group_status`."""
     status = status.with_columns(pl.col("group", "group_desc", "members").cast(pl.String))
-    keyed = _keyed(records, status).drop("backend", "input_dtypes", "output_dtypes", "timeout_ns")
+    keyed = _keyed(records, status).drop("backend", "input_dtypes", "output_dtypes")
     silent = _silent(records, status)
     groups, world = _groups(keyed, status, silent)
     silent = {**{r: "its dump is missing" for r in range(world) if r not in silent}, **silent}
@@ -120,6 +122,7 @@ def waits_of(records: pl.DataFrame, status: pl.DataFrame) -> Waits:
     instances: dict[Key, Instance] = {}
     stalled: dict[int, tuple[int, Key, Call]] = {}
     firsts: dict[tuple[int, str], int] = {}
+    open_calls: dict[Key, dict[int, Call]] = defaultdict(dict)
     calls = open_rows.filter(~pl.col("is_p2p")).drop_nulls("seq").sort("rank", "record_id")
     for row in calls.iter_rows(named=True):
         rank, key = row["rank"], Key(row["key"], row["seq"])
@@ -128,6 +131,7 @@ def waits_of(records: pl.DataFrame, status: pl.DataFrame) -> Waits:
             if rank not in stalled or call.record_id < stalled[rank][0]:
                 stalled[rank] = (call.record_id, key, call)
             continue
+        open_calls[key][rank] = call
         if firsts.setdefault((rank, key.group), key.seq) < key.seq:
             continue  # it cannot have begun before the earlier one of the same group
         instance = instances.setdefault(key, Instance(key, row["group_desc"] or ""))
@@ -146,6 +150,7 @@ def waits_of(records: pl.DataFrame, status: pl.DataFrame) -> Waits:
         {rank: tuple(key for _, key in sorted(own)) for rank, own in of_rank.items()},
         {rank: key for rank, (_, key, _) in stalled.items()},
         {rank: call for rank, (_, _, call) in stalled.items()},
+        open_calls,
         known,
         silent,
         world,
