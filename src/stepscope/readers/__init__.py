@@ -30,7 +30,7 @@ PLUGINS = Registry("reader", Reader, "READER", "stepscope.readers", {})
 _OF_RECORDER = (RECORDING, SCHEDULING, *STACK_FILES)
 _PACKED = (".gz", ".zst", ".zip", ".xz", ".bz2")
 _MEMBER = "!"
-_DUMP = re.compile(r"(?:^|[/\\])\.?dump-\d{4}-(?:slow-step|signal|request)(?:\.part)?[/\\]")
+_DUMP = re.compile(r"(?:^|[/\\])(?:\.?dump-\d{4}-(?:slow-step|signal|request)(?:\.part)?|hang-\d{4})[/\\]")
 _DIGITS = re.compile(r"\d+")
 
 

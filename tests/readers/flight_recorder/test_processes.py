@@ -111,7 +111,7 @@ def test_the_report_names_the_rank_that_is_elsewhere(path):
 
 def test_without_ranks_the_report_lists_what_each_process_does(tmp_path):
     report = stepscope.report(written(tmp_path, process(None, LOADING), process(None, [], problem="py-spy failed")))
-    assert report.headline == "Healthy: no process waits for another · 2 processes asked"
+    assert report.headline == "Nobody to blame: no process stands in a collective · 2 processes asked"
     assert report.quality[0] == "No process has a rank, so nobody can be named; the stacks say what each one does."
     assert report.quality[1] == "The stacks of 1 process are not known: py-spy failed."
     assert report.tables[0].frame.height == 2
