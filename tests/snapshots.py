@@ -17,8 +17,11 @@ def event(action: str, address: int, size: int, **facts: Any) -> dict[str, Any]:
     return {"action": action, "addr": address, "size": size, "stream": 0, "time_us": 1_700_000_000_000_000} | facts
 
 
-def snapshot() -> dict[str, Any]:
-    """10 MiB from before the history; 4 MiB and 8 MiB allocated, of which the 8 are freed; a free segment of 20 MiB."""
+def snapshot(every_us: int = 0) -> dict[str, Any]:
+    """Events are `every_us` apart.
+
+    10 MiB from before the history; 4 MiB and 8 MiB allocated, of which the 8 are freed; a free segment of 20 MiB.
+    """
     a, b, c = (address * MIB for address in (64, 74, 78))
     history = [
         event("alloc", b, 4 * MIB - 100, frames=FORWARD),
@@ -26,6 +29,8 @@ def snapshot() -> dict[str, Any]:
         event("free_requested", c, 8 * MIB, frames=FORWARD),
         event("free_completed", c, 8 * MIB, frames=FORWARD),
     ]
+    for i, one in enumerate(history):
+        one["time_us"] += i * every_us
     blocks = [
         {"address": a, "size": 10 * MIB, "requested_size": 10 * MIB, "state": "active_allocated", "frames": INIT},
         {

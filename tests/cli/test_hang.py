@@ -17,7 +17,7 @@ def asked(pids, folder):
 def test_the_report_comes_first_and_then_where_the_stacks_are(run, monkeypatch, tmp_path):
     monkeypatch.setattr(hang, "ask_job", asked)
     result = run("hang", "--pid", "7", "-o", str(tmp_path / "out"))
-    assert result.out.startswith("Healthy: no process waits for another · 1 process asked")
+    assert result.out.startswith("Nobody to blame: no process stands in a collective · 1 process asked")
     assert "has the stacks of 1 process and no dumps of a flight recorder" in result.err
     assert run("report", str(tmp_path / "out")).out == result.out
 
@@ -38,3 +38,9 @@ def test_no_such_process_is_one_error(run, tmp_path):
     result = run("hang", "--pid", "4194305", "-o", str(tmp_path / "out"))
     assert (result.code, result.out) == (1, "")
     assert "error: there is no process 4194305" in result.err
+
+
+def test_a_running_process_is_asked_with_hang_and_not_by_a_trigger(run, tmp_path):
+    result = run("record", "--pid", "7", "--trigger-hang", "60s", "-o", str(tmp_path / "out"))
+    assert result.code == 2
+    assert "stepscope hang --pid 7" in result.err

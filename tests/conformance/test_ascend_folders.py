@@ -7,6 +7,7 @@ import json
 import re
 import sqlite3
 from contextlib import closing
+from itertools import pairwise
 
 import polars as pl
 import pytest
@@ -136,3 +137,52 @@ def test_four_folders_are_four_ranks(shared):
     run = stepscope.load_run(shared / "ascend" / "four-ranks")
     assert sorted(trace.rank for trace in run) == [0, 1, 2, 3]
     assert {trace.meta.world_size for trace in run} == {4}
+
+
+@pytest.mark.parametrize("run", TEXTS)
+def test_memory_of_components_is_that_of_the_profilers_tables(shared, run):
+    counters = loaded(shared, run).counters.with_columns(pl.col("metric").cast(pl.String))
+    ours = dict(counters.group_by("metric").agg(pl.col("value").max()).rows())
+    kinds = {"allocated": "Total Allocated(MB)", "reserved": "Total Reserved(MB)", "active": "Total Active(MB)"}
+    for file, suffix in (("memory_record.csv", ""), ("npu_module_mem.csv", " module")):
+        theirs: dict[str, float] = {}
+        for row in csv.DictReader(output(shared, run, file).splitlines()):
+            for kind, column in kinds.items():
+                name, value = f"{row['Component']}{suffix} {kind}", float(row.get(column) or 0) * (1 << 20)
+                theirs[name] = max(theirs.get(name, 0), value)
+        assert any(theirs.values())
+        assert {name: ours.get(name, 0) for name in theirs} == pytest.approx(theirs, abs=1)
+
+
+@pytest.mark.parametrize("run", TEXTS)
+def test_time_on_cores_and_use_of_cubes_are_those_of_kernel_details(shared, run):
+    columns = {"aicore_time(us)": "aicore_time", "aiv_time(us)": "aiv_time", "cube_utilization(%)": "cube_utilization"}
+    theirs = dict.fromkeys(columns.values(), 0.0)
+    for row in csv.DictReader(output(shared, run, "kernel_details.csv").splitlines()):
+        for column, metric in columns.items():
+            theirs[metric] += float(row[column]) if row[column].strip() not in ("", "N/A") else 0
+    metrics = loaded(shared, run).kernel_metrics.group_by(pl.col("metric").cast(pl.String)).agg(pl.col("value").sum())
+    assert {metric: value for metric, value in metrics.rows() if metric in theirs} == pytest.approx(theirs, rel=1e-9)
+
+
+@pytest.mark.parametrize(("level", "rank"), [(0, 0), (0, 1), (1, 0), (1, 1)])
+def test_frequency_and_memory_of_a_database_are_those_of_its_tables(shared, level, rank):
+    run = f"db/level{level}/rank{rank}_ascend_pt"
+    counters = loaded(shared, run).counters.with_columns(pl.col("metric").cast(pl.String))
+    ours = dict(counters.group_by("metric").agg(pl.col("value").max()).rows())
+    path = shared / "ascend" / run / f"ASCEND_PROFILER_OUTPUT/ascend_pytorch_profiler_{rank}.db"
+    with closing(sqlite3.connect(path)) as db:
+        samples = db.execute("SELECT timestampNs, freq FROM AICORE_FREQ ORDER BY timestampNs").fetchall()
+        records = db.execute(
+            "SELECT value || ' reserved', max(totalReserved) FROM MEMORY_RECORD JOIN STRING_IDS ON id = component"
+            " GROUP BY 1"
+        ).fetchall()
+        modules = db.execute(
+            "SELECT name || ' module reserved', max(totalReserved) FROM NPU_MODULE_MEM JOIN ENUM_MODULE"
+            " ON id = moduleId GROUP BY 1"
+        ).fetchall()
+    freq = counters.filter(pl.col("metric") == "AI Core Freq MHz").sort("ts_ns")
+    assert freq["value"].to_list() == [value for _, value in samples]
+    assert freq["ts_ns"].diff().drop_nulls().to_list() == [b[0] - a[0] for a, b in pairwise(samples)]
+    for name, value in (*records, *modules):
+        assert ours.get(name, 0) == value

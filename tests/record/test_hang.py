@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import subprocess
 import sys
 import time
@@ -101,3 +102,57 @@ def test_loader_workers_are_no_ranks(monkeypatch):
     monkeypatch.setattr(hang, "_environment", environments.__getitem__)
     monkeypatch.setattr(hang, "_stat_of", lambda pid: ("S", parents.get(pid, 0), 0))
     assert list(hang._members_of([10])) == [10, 20]
+
+
+@pytest.fixture
+def stepping(tmp_path, monkeypatch):
+    """A recorded job whose last step ended so many seconds ago, as set; the folders that are asked for."""
+    (tmp_path / ".job").mkdir()
+    asked = []
+
+    def ask(pids, folder):
+        asked.append((pids, folder.name))
+        if folder.name == "hang-0002":
+            raise StepscopeError("there is no process 7")
+        return folder, 1, 0
+
+    def ended(seconds_ago, n_steps=5, pid=7):
+        last = time.monotonic_ns() - int(seconds_ago * 1e9)
+        (tmp_path / ".job" / f"steps-{pid}").write_bytes(struct.pack("<qqqq", n_steps, last, 0, 0))
+
+    monkeypatch.setattr(hang, "ask_job", ask)
+    return tmp_path, ended, asked
+
+
+def wait_for(asked, n):
+    deadline = time.monotonic() + 20
+    while len(asked) < n and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def test_a_job_that_stands_still_is_asked_once_each_time(stepping):
+    folder, ended, asked = stepping
+    ended(1)
+    watch = hang.HangWatch(folder, 7, 0.2)
+    wait_for(asked, 1)
+    ended(1, n_steps=6)
+    wait_for(asked, 2)
+    issues = watch.end()
+    assert asked == [([7], "hang-0001"), ([7], "hang-0002")]
+    assert [issue["example"] for issue in issues] == [
+        "no step ended for 0.2 s: see stepscope report hang-0001",
+        "no step ended for 0.2 s, and the job could not be asked: there is no process 7",
+    ]
+
+
+def test_a_rank_that_goes_on_and_a_job_without_steps_are_no_hang(stepping):
+    folder, ended, asked = stepping
+    ended(100, pid=7)
+    ended(0, pid=8)
+    ended(100, n_steps=1, pid=9)
+    (folder / ".job" / "steps-10").write_bytes(b"short")
+    watch = hang.HangWatch(folder, 7, 5)
+    time.sleep(0.05)
+    assert watch.end() == asked == []
+    assert time.monotonic_ns() - hang.last_step_ns(folder) < 20e9
+    assert hang.last_step_ns(folder / "nothing") == 0

@@ -60,6 +60,7 @@ _OF_TRACES = {
     "python-functions": "stepscope.analyses.program.python_stacks:PYTHON_FUNCTIONS_ANALYSIS",
     "recommendations": "stepscope.analyses.advice.recommendations",
     "hang": "stepscope.analyses.communication.hang",
+    "hang-matrix": "stepscope.analyses.communication.hang:HANG_MATRIX_ANALYSIS",
     "hang-graph": "stepscope.analyses.communication.hang:HANG_GRAPH_ANALYSIS",
 }
 _OF_RANKS = {

@@ -73,6 +73,10 @@ def command(
         str | None,
         typer.Option(metavar="Nx", help="Dump when a step takes N times as long as usual (2x). Implies --keep 60s."),
     ] = None,
+    trigger_hang: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="When no step ends for TIME (60s), ask all ranks what they do, and go on."),
+    ] = None,
     max_dumps: Annotated[int, typer.Option(min=1, max=9999, help="With --keep: write at most so many dumps.")] = 10,
     dump: Annotated[
         str | None, typer.Option(metavar="DIR", help="Make the running recording with --keep into DIR dump now.")
@@ -92,6 +96,10 @@ def command(
     if not output:
         raise typer.BadParameter("name a folder for the recording", param_hint="-o DIR")
     _check(is_command=bool(command_line), is_joined=pid is not None, duration=duration, trigger=trigger)
+    hang_s = None if trigger_hang is None else _seconds(trigger_hang, "--trigger-hang")
+    if hang_s is not None and pid is not None:
+        why = f"needs a command that `record` starts; of a running job ask: stepscope hang --pid {pid}"
+        raise typer.BadParameter(why, param_hint="--trigger-hang")
     if memory and (pid is not None or no_profiler):
         raise typer.BadParameter("needs a profile, and only a job that `record` starts has one", param_hint="--memory")
     if memory_snapshot and pid is not None:
@@ -109,7 +117,7 @@ def command(
     else:
         wanted = None if no_profiler else _steps(steps)
         times = _window(window) if window and not no_profiler else None
-        more |= {"memory": memory, "memory_snapshots": memory_snapshot}
+        more |= {"memory": memory, "memory_snapshots": memory_snapshot, "hang_s": hang_s}
         done = record.run(list(command_line or ()), output, steps=wanted, window=times, **more)
     _tell(done, output)
     if done.exit_code is not None:

@@ -273,6 +273,8 @@ class AnalysisMethods:
         """What to change, by the rules of the TensorBoard profiler plugin and by ours."""
     def hang(self) -> pl.DataFrame:
         """Why a job hangs or crashed: the ranks to blame, the reason, how sure, since when."""
+    def hang_matrix(self) -> pl.DataFrame:
+        """How far each rank came in each of its process groups, and where it called last."""
     def hang_graph(self) -> pl.DataFrame:
         """Who waits for whom in a job that hangs, by the shortest chain to a culprit."""
     def collectives(

@@ -30,12 +30,8 @@ PLUGINS = Registry("reader", Reader, "READER", "stepscope.readers", {})
 _OF_RECORDER = (RECORDING, SCHEDULING, *STACK_FILES)
 _PACKED = (".gz", ".zst", ".zip", ".xz", ".bz2")
 _MEMBER = "!"
-_DUMP = re.compile(r"(?:^|[/\\])\.?dump-\d{4}-(?:slow-step|signal|request)(?:\.part)?[/\\]")
+_DUMP = re.compile(r"(?:^|[/\\])(?:\.?dump-\d{4}-(?:slow-step|signal|request)(?:\.part)?|hang-\d{4})[/\\]")
 _DIGITS = re.compile(r"\d+")
-_TWIN = re.compile(
-    r"(?P<name>.*?)(?:\.xplane(?=\.pb)|\.trace(?=\.json))?\.(?P<kind>pb|json)(?:\.(?:gz|zst|xz|bz2))?",
-    re.IGNORECASE | re.DOTALL,
-)
 
 
 @cache
@@ -160,8 +156,8 @@ def expand(paths: Iterable[str]) -> list[str]:
     """Files to read for what the user named: files, folders, patterns, zips (each member).
 
     A folder gives the traces in it, or if it holds none, those below it, or else counters recorded by themselves. Files
-    in a folder that are no traces are passed over, and x.json where there is x.pb. Of files that are read together only
-    the first is named.
+    in a folder that are no traces are passed over, and copies of others in another format. Of files that are read
+    together only the first is named.
     Raises StepscopeError if something named does not exist or holds no trace.
     """
     opened: list[str] = []
@@ -231,7 +227,7 @@ def _traces_of(group: list[str]) -> list[str]:
     known = {file for file in candidates if _is_trace(file)}
     # A file whose name differs only in a number belongs to the same group, even if it is damaged.
     names = {_shape(file) for file in known}
-    traces = _without_twins(
+    traces = _without_copies(
         [file for file in candidates if file in known or (_shape(file) in names and not _is_superseded(file))]
     )
     return [*dumps, *(member for file in traces for member in _stored_at(file) or _members(file))]
@@ -249,11 +245,12 @@ def _stored_at(file: str) -> list[str]:
     return store.traces_in(folder) if name == store.META else []
 
 
-def _without_twins(paths: list[str]) -> list[str]:
-    """Of one recording as x.pb and as x.json (Paddle), or x.xplane.pb and x.trace.json (XLA), protobuf: it is exact."""
-    kinds = [(match["name"], match["kind"]) if (match := _TWIN.fullmatch(file)) else (file, None) for file in paths]
-    exact = {name for name, kind in kinds if kind == "pb"}
-    return [file for file, (name, kind) in zip(paths, kinds, strict=True) if kind != "json" or name not in exact]
+def _without_copies(paths: list[str]) -> list[str]:
+    """Without files that hold no more than another one, of the same recording in a format that is exact."""
+    for original, copy in (one.copies for one in FORMATS if one.copies is not None):
+        names = {original.sub("", path) for path in paths if original.search(path)}
+        paths = [path for path in paths if copy.search(path) is None or copy.sub("", path) not in names]
+    return paths
 
 
 def _shape(file: str) -> str:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from stepscope.core.trace import Trace
     from stepscope.readers.common.source import Source
 
+#: How the names of files end, after what they hold.
+PACKING = r"(?:\.(?:gz|zst|xz|bz2))?\Z"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 #: How files begin that hold an object or a list of JSON, a database, or a pickle.
@@ -72,7 +74,8 @@ class Format:
 
     The first of the `signs` that fits says how sure it is; with `utf16` they also hold of text in that encoding.
     `companion_files(path)` are the files that are read together with one, itself among them; reading the first reads
-    all. `is_superseded(path)` says whether another file of the folder is read in its place.
+    all. `is_superseded(path)` says whether another file of the folder is read in its place. `copies` are how names of
+    files end, and how those end of copies in another format, which are passed over in a folder: the rest is the same.
     A format is `cacheable` if its module reads nothing but the file itself. Of a folder, files with one of the
     `endings` are looked at.
     """
@@ -84,6 +87,7 @@ class Format:
     provides: tuple[str, ...]
     companion_files: Callable[[str], list[str]] | None = None
     is_superseded: Callable[[str], bool] | None = None
+    copies: tuple[re.Pattern[str], re.Pattern[str]] | None = None
     cacheable: bool = False
     endings: tuple[str, ...] = ()
     utf16: bool = False

@@ -12,7 +12,9 @@ import os
 import re
 import shutil
 import socket
+import struct
 import subprocess
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.core.errors import StepscopeError
 from stepscope.record.stacks import py_spy
+from stepscope.record.system import meta
 from stepscope.record.system.proc import descendants, is_alive, process_stat, read_once
 
 if TYPE_CHECKING:
@@ -34,6 +37,8 @@ _STACK_S = 30.0
 _DUMP_S = 8.0
 _MOST_STACKS = 8
 _TICKS = os.sysconf("SC_CLK_TCK")
+#: Steps made, and when the last one ended: the begin of what `_stepscope_step_messages` shares.
+_STEP = struct.Struct("<qq")
 #: Which processes are of one job: these are equal in all of them.
 _JOB = ("MASTER_ADDR", "MASTER_PORT")
 _NUMBERS = {
@@ -74,6 +79,57 @@ def ask_job(pids: Sequence[int], folder: Path) -> tuple[Path, int, int]:
     document = {"schema": SCHEMA, "host": socket.gethostname(), "taken_unix_ns": began, "processes": processes}
     (folder / PROCESSES).write_text(json.dumps(document, indent=1), encoding="utf-8")
     return folder, len(processes), n_dumps
+
+
+class HangWatch:
+    """Asks a recorded job when no step has ended for `limit_s`, once for each time that it stands still.
+
+    The start-up hook in the job writes the end of each step into memory that is shared through `.job/steps-PID`. The
+    folders are called `hang-0001` and so on, inside the recording.
+    """
+
+    def __init__(self, folder: Path, pid: int, limit_s: float) -> None:
+        self._folder, self._pid, self._limit_ns = folder, pid, int(limit_s * 1e9)
+        self._asked_at = 0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        #: What was learnt, or why it was not: issues for meta.json.
+        self.issues: list[dict[str, Any]] = []
+        self._thread.start()
+
+    def end(self) -> list[dict[str, Any]]:
+        """Watch no longer; a job that is being asked is asked to the end. Returns the issues."""
+        self._over.set()
+        self._thread.join()
+        return self.issues
+
+    def _watch(self) -> None:
+        while not self._over.wait(min(1.0, self._limit_ns / 4e9)):
+            last = last_step_ns(self._folder)
+            if last > self._asked_at and time.monotonic_ns() - last > self._limit_ns:
+                self._asked_at = last
+                self._ask()
+
+    def _ask(self) -> None:
+        name = f"hang-{len(self.issues) + 1:04}"
+        text = f"no step ended for {self._limit_ns / 1e9:g} s"
+        try:
+            ask_job([self._pid], self._folder / name)
+            self.issues.append(meta.issue("hang", f"{text}: see stepscope report {name}"))
+        except StepscopeError as error:
+            self.issues.append(meta.issue("hang", f"{text}, and the job could not be asked: {error.message}"))
+
+
+def last_step_ns(folder: Path) -> int:
+    """When the last step of any process of a recorded job ended, on the monotonic clock; 0 before the first two."""
+    last = 0
+    for path in (folder / meta.FOLDER).glob("steps-*"):
+        try:
+            n_steps, ended_ns = _STEP.unpack_from(path.read_bytes())
+        except (OSError, struct.error):  # it ended just now, or has only begun
+            continue
+        last = max(last, ended_ns if n_steps > 1 else 0)
+    return last
 
 
 def _members_of(pids: Sequence[int]) -> dict[int, dict[str, str]]:

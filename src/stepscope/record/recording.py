@@ -24,6 +24,7 @@ from stepscope.record.child_handles import (
     start_stack_recorder,
 )
 from stepscope.record.counters.writer import NAME, CounterFile
+from stepscope.record.hang import HangWatch
 from stepscope.record.system import meta
 from stepscope.record.system.proc import is_alive, read_once
 
@@ -38,7 +39,7 @@ _ENDINGS = "|".join(re.escape(end) for end in profiles.ENDINGS)
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: What --force may remove: what an earlier recording wrote, and nothing else.
 _OURS = re.compile(
-    rf"(meta\.json|counters\.csv\.gz|sched\.ring|stacks\.tsv\.gz|(rank|pid)\d+.*({_ENDINGS}|{profiles.SNAPSHOTS}))"
+    rf"(meta\.json|processes\.json|(nccl|comm_lib)_trace_rank_\d+|counters\.csv\.gz|sched\.ring|stacks\.tsv\.gz|(rank|pid)\d+.*({_ENDINGS}|{profiles.SNAPSHOTS}))"
 )
 
 
@@ -68,6 +69,7 @@ def run(
     sched: bool = False,
     stacks_hz: int | None = None,
     ring: Ring | None = None,
+    hang_s: float | None = None,
     force: bool = False,
 ) -> Recorded:
     """Run a command and record it: counters, and for Python jobs with torch, Paddle or JAX a profile.
@@ -77,7 +79,8 @@ def run(
     the history of their device memory at their end, when SIGUSR1 comes, and when a device is out of memory.
     `sched` records when each thread had a core or waited for one. `stacks_hz` is how often a second py-spy samples the
     stacks of Python processes (None: not). With a `ring` only counters of the last seconds are kept, and SIGUSR1 dumps
-    them instead of being handed on. The command keeps our standard input, output and error; other signals that
+    them instead of being handed on. When no step ends for `hang_s`, all ranks are asked what they do, into a folder
+    `hang-0001`, and so on. The command keeps our standard input, output and error; other signals that
     we get are handed on to it. Must be called on the main thread. Units: hz, samples a second; window, s.
     Raises StepscopeError (the folder is not empty or cannot be written, the command cannot be run, not Linux).
     """
@@ -94,6 +97,8 @@ def run(
         stack_recorder = start_stack_recorder(target, stacks_hz)
         sampler, start = start_sampler(target, hz, None, None if ring is None else ring.wanted(steps)), time.monotonic()
         environment = _environment(target, wanted) | stack_recorder.environment()
+        # The hook reports steps if any multiple of the usual time is wanted; 0 calls no step slow.
+        environment |= {} if hang_s is None else {"STEPSCOPE_RECORD_TRIGGER": "0"}
         environment |= {} if ring is None else ring.environment()
         try:
             pid = job.start(command, environment, mask)
@@ -107,6 +112,8 @@ def run(
         sampler.send(pid)
         stack_recorder.send(pid)
 
+        watch = None if hang_s is None else HangWatch(target, pid, hang_s)
+
         def ask() -> None:
             if ring is not None:
                 sampler.dump()
@@ -115,13 +122,15 @@ def run(
 
         status = job.wait(pid, {} if ring is None and not memory_snapshots else {signal.SIGUSR1: ask})
         seconds = time.monotonic() - start
+        hangs = [] if watch is None else watch.end()
         stack_result = stack_recorder.end()
         problems = sampler.end(terminate=False)
         sched_errors = collector.end()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     code = job.exit_code_of(status)
-    problems += _ended(target, problems, sched_errors, stack_result, wanted=wanted, exit_code=code, pid=pid)
+    about = {"exit_code": code, "pid": pid}
+    problems += _ended(target, problems, sched_errors, stack_result, wanted=wanted, issues=hangs, **about)
     return Recorded(target, code, seconds, tuple(problems), _traces(target), stack_result.remarks)
 
 
@@ -197,10 +206,11 @@ def _prepared(folder: Path, *, force: bool) -> Path:
         if files and not force:
             hint = "name a new folder, or pass --force to replace what an earlier recording left in it"
             raise StepscopeError(f"{folder} is not empty", hint)
-        for file in [*files, *(file for dump in folder.glob(meta.DUMPS) for file in dump.iterdir())]:
+        dumps = [dump for pattern in (meta.DUMPS, meta.HANGS) for dump in folder.glob(pattern)]
+        for file in [*files, *(file for dump in dumps for file in dump.iterdir())]:
             if _OURS.fullmatch(file.name) and file.is_file():
                 file.unlink()
-        for dump in folder.glob(meta.DUMPS):
+        for dump in dumps:
             if dump.is_dir() and not any(dump.iterdir()):
                 dump.rmdir()
     except OSError as error:
@@ -264,10 +274,12 @@ def _ended(
     stack_result: StackResult,
     *,
     wanted: profiles.Wanted = profiles.NOTHING,
+    issues: Sequence[dict[str, Any]] = (),
     **fields: Any,
 ) -> list[str]:
     """Complete meta.json after the job's end. Returns what went wrong with that, or with scheduling events."""
-    issues = [meta.issue("counters_ended", problem, severity="error") for problem in problems]
+    issues = [*issues]
+    issues += [meta.issue("counters_ended", problem, severity="error") for problem in problems]
     issues += [meta.issue("sched_ended", problem, severity="error") for problem in sched_errors]
     meta.remove_leftovers(folder)
     try:

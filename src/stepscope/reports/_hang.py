@@ -41,6 +41,7 @@ _ADVICE = {
     "link": "test the network between the two hosts (nccl-tests, ib_write_bw), and their error counters",
 }
 _NOW_KNOWN = "find out why that call does not end: data, a lock, a file system, a device; the stacks are in the folder"
+_NOBODY = "Nobody to blame: no process stands in a collective"
 _CHAINS_SHOWN = 8
 _SHOWN = ("rank", "waits_for", "culprit", "hops", "operation", "seq", "group_desc", "line")
 _MOST_FRAMES = 12
@@ -73,9 +74,7 @@ def processes_report(trace: Trace) -> Report:
     ]
     shown = processes.select(_PROCESSES_SHOWN).head(_PROCESSES)
     return Report(
-        headline=" · ".join([
-            "Healthy: no process waits for another" if verdict == "healthy" else _verdict(verdict, blamed), *asked
-        ]),
+        headline=" · ".join([_NOBODY if verdict == "healthy" else _verdict(verdict, blamed), *asked]),
         findings=tuple(_finding(row, now.get(row["rank"], "")) for row in culprits.iter_rows(named=True)),
         tables=(Block("What each process does", PROCESSES, shown, "show processes"),),
         quality=(*([text] if not blamed else []), *([f"Innocent: {_ranks(innocent)}."] if blamed and innocent else []),

@@ -18,6 +18,7 @@ from stepscope.core.names import shorten
 from stepscope.core.remedies import Recording, remedy
 from stepscope.core.report import Block, Note
 from stepscope.core.units import counted, duration, percent
+from stepscope.reports._quality import lacks_of_issues
 from stepscope.reports._summary import Cost, Lack, Summary
 from stepscope.reports._tables import kernel_block
 
@@ -101,7 +102,7 @@ def summary_of_counters(trace: Trace) -> Summary:
         windows_ns=(last - first,) if costs else (),
         costs=costs,
         tables=tables,
-        quality=(lack,),
+        quality=(lack, *lacks_of_issues(trace.issues)),
         issues=trace.issues,
     )
 

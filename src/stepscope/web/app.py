@@ -14,7 +14,7 @@ from starlette.staticfiles import StaticFiles
 from stepscope.core.errors import StepscopeError
 from stepscope.renderers.figures import plotly_path
 from stepscope.web.guard import Guard, Rules, is_loopback, rules_for
-from stepscope.web.pages import calls, handlers, overview, sql, what_if
+from stepscope.web.pages import calls, handlers, memory, overview, sql, what_if
 from stepscope.web.pages.site import Site, endpoint, environment, no_such_page, static_path
 from stepscope.web.session import Session
 
@@ -72,6 +72,10 @@ def create_app(session: Session, rules: Rules | None = None) -> Starlette:
         at("/api/trace/{index:int}/statistics", calls.statistics),
         at("/api/trace/{index:int}/search", calls.search),
         at("/api/trace/{index:int}/what-if", what_if.predicted),
+        at("/api/trace/{index:int}/memory/layout", memory.layout),
+        at("/api/trace/{index:int}/memory/window", memory.window),
+        at("/api/trace/{index:int}/memory/moment", memory.at_moment),
+        at("/api/trace/{index:int}/memory/stack/{stack:int}", memory.stack),
         at("/static/plotly.min.js", _plotly),
         Mount("/static", StaticFiles(directory=static_path())),
         at("/{page}", handlers.page),

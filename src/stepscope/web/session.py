@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections import OrderedDict
@@ -16,6 +17,7 @@ from stepscope.core import files
 from stepscope.core.errors import StepscopeError
 from stepscope.core.trace import Opener, Run, Trace
 from stepscope.readers import expand, open_trace
+from stepscope.web.timeline.memory_levels import MemoryScene, memory_scene_of
 from stepscope.web.timeline.scene import Scene, scene_of
 from stepscope.web.workers import Task, Workers, halt_if_stopped
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
     from concurrent.futures import Future
 
+_PICKLE = re.compile(r"\.(pickle|pkl)(\.(gz|zst|xz|bz2))?$")
 _RESCAN_S = 2.0
 _MOST_PENDING = 64
 _MOST_ANSWERS, _MOST_ANSWER_BYTES = 64, 1 << 30
@@ -86,6 +89,7 @@ class Session:
         self._scanned_at = time.monotonic()
         self._traces: OrderedDict[str, tuple[object, Trace, int]] = OrderedDict()
         self._scenes: dict[str, tuple[object, Scene]] = {}
+        self._memory_scenes: dict[str, MemoryScene] = {}
         self._ranks: dict[str, int | None] = {}
         self._reading: dict[str, threading.Lock] = {}
         self._read_bytes: dict[str, int] = {}
@@ -178,6 +182,7 @@ class Session:
             while len(self._traces) > 1 and sum(entry[2] for entry in self._traces.values()) > self._keep_bytes:
                 gone, _ = self._traces.popitem(last=False)
                 self._scenes.pop(gone, None)
+                self._memory_scenes.pop(gone, None)
 
     def scene(self, index: int) -> Scene:
         """The trace laid out for the timeline, held as long as the trace is. Raises StepscopeError."""
@@ -192,6 +197,19 @@ class Session:
         with self._lock:
             if path in self._traces:
                 self._scenes[path] = (stamp, made)
+        return made
+
+    def memory_scene(self, index: int) -> MemoryScene:
+        """The memory snapshot laid out for drawing, held as long as it is. Raises StepscopeError."""
+        path = self.path(index)
+        trace = self.open_path(path)
+        with self._lock:
+            made = self._memory_scenes.get(path)
+        if made is None or made.trace is not trace:
+            made = memory_scene_of(trace)
+            with self._lock:
+                if path in self._traces:
+                    self._memory_scenes[path] = made
         return made
 
     def rank(self, index: int) -> int | None:
@@ -289,6 +307,41 @@ def _answer_bytes(task: Task) -> int:
         return 0
     frame = getattr(task.answer.result(), "frame", None)
     return int(frame.estimated_size()) if isinstance(frame, pl.DataFrame) else 0
+
+
+def snapshots_of(session: Session, inputs: Sequence[int]) -> list[int]:
+    """Those of the inputs that are memory snapshots. What has another ending is not read, if there are several."""
+    likely = [i for i in inputs if len(inputs) == 1 or _PICKLE.search(session.path(i))]
+    return [i for i in likely if _is_snapshot(session, i)]
+
+
+def _is_snapshot(session: Session, index: int) -> bool:
+    try:
+        return session.trace(index).is_memory_snapshot
+    except StepscopeError:  # it cannot be read: the report says so
+        return False
+
+
+def companion_of(session: Session, index: int) -> int | None:
+    """The snapshot of the trace with this number, or the trace of this snapshot: of the same rank, or the only one.
+
+    Both must say when they began. None if there is no such input.
+    """
+    known = [one.index for one in session.inputs()]
+    pickles = [i for i in known if _PICKLE.search(session.path(i))]
+    rest = [i for i in known if i not in pickles]
+    candidates = rest if index in pickles else pickles
+    if not candidates or session.trace(index).meta.origin_unix_ns is None:
+        return None
+    if len(candidates) > 1:
+        rank = session.rank(index)
+        candidates = [i for i in candidates if rank is not None and session.rank(i) == rank]
+    if len(candidates) != 1 or _is_snapshot(session, candidates[0]) == (index in pickles):
+        return None
+    try:
+        return candidates[0] if session.trace(candidates[0]).meta.origin_unix_ns is not None else None
+    except StepscopeError:  # it cannot be read: the report says so
+        return None
 
 
 def stamp_of(path: str) -> object:

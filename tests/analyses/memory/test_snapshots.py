@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from snapshots import MIB, snapshot
 
 import stepscope
-from stepscope.analyses.memory.snapshots import _about, memory_holders, memory_peak, memory_timeline
+from stepscope.analyses.memory.snapshots import about_stacks, memory_holders, memory_peak, memory_timeline
 from stepscope.core.schema import MEMORY_BLOCKS, MEMORY_EVENTS, MEMORY_SEGMENTS
 
 
@@ -108,4 +108,4 @@ def test_peak_and_holders_agree_with_a_plain_count(steps, n_lost):
 )
 def test_a_line_is_the_users_or_else_the_operator(frames, line):
     stacks = pl.DataFrame({"stack_id": [0], "frames": [frames]}, schema_overrides={"stack_id": pl.UInt32})
-    assert _about(stacks)["line"].to_list() == [line]
+    assert about_stacks(stacks)["line"].to_list() == [line]

@@ -104,9 +104,9 @@ def test_blocks_of_memory_belong_to_the_operator_that_asked_for_them(trace):
 
 def test_components_that_hold_memory_are_counters(trace):
     last = {str(metric): value for metric, value in trace.counters.select("metric", "value").rows()}
-    assert last["HCCL reserved"] == 64 << 20
+    assert last["HCCL module reserved"] == 64 << 20
     assert last["APP reserved"] == 2109.5 * (1 << 20)
-    assert "SLOG reserved" not in last
+    assert "SLOG module reserved" not in last
     assert trace.counters["device_id"].to_list() == [1] * trace.counters.height
 
 

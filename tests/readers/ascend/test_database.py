@@ -81,7 +81,7 @@ def test_devices_ranks_and_hosts_are_those_of_the_database(trace):
 def test_samples_and_memory_are_read(trace):
     assert rows(trace.kernel_metrics, "metric", "value") == [("cube_ratio", 0.25)]
     counters = dict(rows(trace.counters, "metric", "value"))
-    assert counters == {"APP/DDR KB": 0.0, "APP/HBM KB": 2.0}
+    assert counters == {"APP/DDR KB": 0.0, "APP/HBM KB": 2.0, "APP reserved": 2048.0}
     memory = rows(trace.allocations, "ts_ns", "bytes", "total_allocated_bytes")
     assert memory == [(15, 512, 512), (500, -512, 0)]
 

@@ -682,3 +682,8 @@ def test_chains_of_overlapping_calls_take_time_in_proportion():
 def test_more_categories_than_a_column_tells_apart():
     trace = read([op("a", 0, 1), *(x("b", i, 1, f"cat {i}") for i in range(2**16 + 9)), op("c", 0, 1)])
     assert trace.spans["category"].value_counts().sort("category").rows() == [("operator", 2), ("other", 2**16 + 9)]
+
+
+def test_arrows_without_any_span_tie_nothing():
+    trace = read([*LANES, flow("s", 1, 3), flow("f", 1, 20, pid=9, tid=3), op("lost", "soon", "late")])
+    assert trace.spans.is_empty()

@@ -137,3 +137,11 @@ def test_texts_that_are_no_utf8_are_replaced(tmp_path):
     db.close()
     with opened(Source(str(file)), IssueLog()) as db:
         assert db.texts("words", [1]) == {1: "A\ufffdB"}
+
+
+def test_a_damaged_schema_whose_names_are_no_text_is_corrupt(path, tmp_path):
+    damaged = tmp_path / "damaged.sqlite"
+    data = path.read_bytes().replace(b"CREATE TABLE words", b"CREATE TABXE words").replace(b"words", b"w\xd0rds")
+    damaged.write_bytes(data)
+    with pytest.raises(CorruptInput), opened(Source(str(damaged)), IssueLog()):
+        pass

@@ -62,6 +62,26 @@ HANG_GRAPH = Table(
     never_null=("rank",),
 )
 
+HANG_MATRIX = Table(
+    "hang-matrix",
+    "how far a rank came in one of its process groups, and how far that is behind the first of the group",
+    (
+        Column("rank", pl.Int32(), "rank", key=True),
+        Column("group", Name, "process group", key=True),
+        Column("group_desc", Name, "what the program calls the group"),
+        Column("is_culprit", pl.Boolean(), "whether the rank is to blame"),
+        Column("enqueued", pl.Int64(), "number of the last operation that it enqueued"),
+        Column("started", pl.Int64(), "number of the last operation that had started"),
+        Column("completed", pl.Int64(), "number of the last operation that had completed"),
+        Column("pending", pl.Int64(), "operations that it enqueued and that have not completed"),
+        Column("behind", pl.Int64(), "operations that another rank of the group has enqueued and it has not"),
+        Column("operation", Name, "its last recorded call in the group"),
+        Column("line", Name, "line of that call"),
+        Column("stack_id", pl.UInt32(), "stack of that call"),
+    ),
+    never_null=("rank", "group", "is_culprit"),
+)
+
 
 def chains_to(outcome: Outcome) -> dict[int, tuple[int, int, int, Key]]:
     """For each rank that waits: the next rank of its shortest chain to a culprit, that culprit, the hops, the call."""
@@ -156,6 +176,27 @@ def hang_graph(collective_records: pl.DataFrame, group_status: pl.DataFrame | No
     return graph_of(verdict_on(collective_records, _status_of(collective_records, group_status)))
 
 
+def hang_matrix(collective_records: pl.DataFrame, group_status: pl.DataFrame) -> pl.DataFrame:
+    """How far each rank came in each of its process groups, and its last recorded call there.
+
+    Units: operations, counted from the group's first.
+    Source: the status of groups in PyTorch's flight recorder, as docs/hangs.md explains.
+    """
+    culprits = [one.rank for one in verdict_on(collective_records, group_status).culprits]
+    last = pl.col("operation", "line", "stack_id").last()
+    calls = collective_records.sort("record_id").group_by("rank", "group").agg(last)
+    rows = group_status.drop_nulls("group").join(calls, on=["rank", "group"], how="left")
+    first = pl.col("enqueued").max().over("group")
+    order = (~pl.col("is_culprit"), -pl.col("behind"), "rank", "pg_id", pl.col("group").cast(pl.String))
+    return HANG_MATRIX.conform(
+        rows.with_columns(
+            is_culprit=pl.col("rank").is_in(culprits),
+            pending=(pl.col("enqueued") - pl.col("completed")).clip(0),
+            behind=first - pl.col("enqueued"),
+        ).sort(*order, nulls_last=True)
+    )
+
+
 def graph_of(outcome: Outcome) -> pl.DataFrame:
     """The table `hang-graph` of a verdict."""
     chains, waits = chains_to(outcome), outcome.waits
@@ -183,4 +224,7 @@ def graph_of(outcome: Outcome) -> pl.DataFrame:
 ANALYSIS = analysis_of(hang, HANG, "Why a job hangs or crashed: the ranks to blame, the reason, how sure, since when.")
 HANG_GRAPH_ANALYSIS = analysis_of(
     hang_graph, HANG_GRAPH, "Who waits for whom in a job that hangs, by the shortest chain to a culprit."
+)
+HANG_MATRIX_ANALYSIS = analysis_of(
+    hang_matrix, HANG_MATRIX, "How far each rank came in each of its process groups, and where it called last."
 )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import polars as pl
 
+from stepscope.analyses.communication.call_order import against_the_order, departures, unlike_their_peers
 from stepscope.analyses.communication.wait_graph import Call, Instance, Key, Waits, components, waits_of
 from stepscope.core.units import counted, duration, ranges
 
@@ -21,9 +22,6 @@ _AT_WORK_NS = 10**9
 _LATE_NS = 10**9
 #: A rank is late if it comes this many times later than ranks usually differ.
 _UNUSUAL = 20
-#: Earlier calls of a rank from which its next call is foretold.
-_CONTEXT = 3
-_SEQUENCE = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +86,7 @@ def _minority(signatures: Mapping[int, str], waits: Waits, key: Key) -> dict[int
     if n == second:
         most = _by_other_groups(waits, key, [s for s, count in counts.items() if count == n]) or ""
         if not most:
-            unusual = {rank for rank in signatures if _departures(waits, rank)}
+            unusual = {rank for rank in signatures if departures(waits, rank)}
             fitting = {signatures[rank] for rank in signatures if rank not in unusual}
             if len(fitting) != 1:
                 return {}
@@ -115,20 +113,6 @@ def _by_other_groups(waits: Waits, key: Key, choices: Sequence[str]) -> str | No
     )
     votes = Counter(rows["signature"].to_list()).most_common(2)
     return votes[0][0] if votes and (len(votes) == 1 or votes[0][1] > votes[1][1]) else None
-
-
-def _departures(waits: Waits, rank: int) -> int:
-    """How many calls of a rank, in the last part of its records, never followed the calls before them until then."""
-    rows = waits.records.filter(pl.col("rank") == rank).sort("record_id").tail(_SEQUENCE)
-    tokens = rows.select(pl.col("group_desc").cast(pl.String).fill_null("") + "|" + pl.col("signature")).to_series()
-    sequence = tokens.to_list()
-    followers: dict[tuple[str, ...], set[str]] = defaultdict(set)
-    n = 0
-    for i in range(_CONTEXT, len(sequence)):
-        context = tuple(sequence[i - _CONTEXT : i])
-        n += bool(followers[context]) and sequence[i] not in followers[context] and i > len(sequence) // 2
-        followers[context].add(sequence[i])
-    return n
 
 
 def _edges(
@@ -208,23 +192,62 @@ def _ends(
     culprits = {one.rank: one for one in reversed(made)}
     nodes = sorted({*edges, *(target for targets in edges.values() for target in targets)})
     numbered = {rank: tuple(targets) for rank, targets in edges.items()}
+    idle = _idle_beyond_timeout(waits)
     for component in components(numbered, nodes):
         inside = set(component)
         if any(target not in inside for rank in component for target in edges.get(rank, ())):
             continue
+        if any(_waits_for_unknown(waits, rank) for rank in component):
+            continue  # a rank without a dump explains it
+        if len(component) > 1 and idle:
+            continue  # others gave up when a rank was late, and their calls no longer say who waits for whom
         if len(component) > 1:
             culprits.update(_in_a_circle(waits, edges, component))
-        elif (
-            component[0] not in culprits and not stuck.get(component[0]) and not _waits_for_unknown(waits, component[0])
-        ):
+        elif component[0] not in culprits and not stuck.get(component[0]):
             culprits[component[0]] = _absent(waits, edges, component[0])
     for key in sorted({key for keys in stuck.values() for key in keys}, key=lambda k: _time(waits.instances[k])):
         culprits = {**_of_a_whole_call(waits, waits.instances[key]), **culprits}
     culprits = {**{rank: _without_dump(waits, rank) for rank in _unknown(waits, culprits)}, **culprits}
-    return culprits or {
-        rank: Culprit(rank, "never arrived", 0.6, None, _stalled_text(key, waits.stalled_calls[rank]))
+    # What follows is seen in the records of a rank whatever others wait for.
+    culprits = {**_later_deviants(waits, culprits), **idle, **culprits}
+    confident = 0.8 if culprits else 0.6
+    stalled = {
+        rank: Culprit(rank, "never arrived", confident, None, _stalled_text(key, waits.stalled_calls[rank]))
         for rank, key in waits.stalled.items()
     }
+    return {**stalled, **culprits}
+
+
+def _later_deviants(waits: Waits, known: Mapping[int, Culprit]) -> dict[int, Culprit]:
+    """The ranks that differ from most members in a call that waits for earlier ones of its group."""
+    made: dict[int, Culprit] = {}
+    for key, calls in waits.open_calls.items():
+        signatures = {rank: call.signature for rank, call in calls.items()}
+        if len(set(signatures.values())) < 2 or (len(calls) == 2 and known.keys() & calls.keys()):
+            continue
+        blamed = _minority(signatures, waits, key)
+        group = waits.groups[key.group]
+        instance = Instance(key, group.desc, dict(calls), members=group.members)
+        for rank, reason in blamed.items():
+            made.setdefault(rank, _deviant(instance, rank, reason, len(blamed)))
+    return made
+
+
+def _idle_beyond_timeout(waits: Waits) -> dict[int, Culprit]:
+    """The ranks that called nothing for longer than others wait, and then made a call that others had given up."""
+    last = pl.max_horizontal("created_ns", "completed_ns").cum_max().shift().over("rank")
+    columns = waits.records.select("rank", "record_id", "timeout_ns", idle_ns=pl.col("created_ns") - last)
+    idle = columns.filter(pl.col("idle_ns") > pl.col("timeout_ns")).sort("record_id")
+    made: dict[int, Culprit] = {}
+    for rank, record, timeout, _ in idle.iter_rows():
+        for instance in (waits.instances[key] for key in waits.of_rank.get(rank, ())):
+            own, first = instance.calls[rank], instance.since_ns
+            if own.record_id < record or own.created_ns is None or first is None or own.created_ns - first < timeout:
+                continue
+            by = duration(own.created_ns - first)
+            text = f"It made {_named(instance)} {by} after the others, which had given up by then."
+            made.setdefault(rank, Culprit(rank, "arrived late", 0.9, instance, text))
+    return made
 
 
 def _time(instance: Instance) -> int:
@@ -277,11 +300,13 @@ def _in_a_circle(waits: Waits, edges: Mapping[int, Mapping[int, Key]], component
     links = [one for one in waits.instances.values() if set(one.calls) <= set(component) and _is_first(waits, one)]
     if len(links) == 1:
         return _of_a_whole_call(waits, links[0])
-    departures = {rank: _departures(waits, rank) for rank in component}
-    blamed = [rank for rank in component if departures[rank]]
-    confidence = 0.8
+    blamed, confidence = unlike_their_peers(waits, component), 0.8
+    if not blamed:
+        blamed = [rank for rank in component if departures(waits, rank)]
     if not blamed or len(blamed) == len(component):
-        blamed, confidence = _against_the_order(waits, component), 0.6
+        blamed, confidence = against_the_order(waits, component), 0.6
+    if len(blamed) == len(component):
+        blamed = _elsewhere(waits, component)
     made = {}
     for rank in blamed:
         keys = [targets[rank] for targets in edges.values() if rank in targets]
@@ -292,42 +317,18 @@ def _in_a_circle(waits: Waits, edges: Mapping[int, Mapping[int, Key]], component
     return made
 
 
+def _elsewhere(waits: Waits, component: Sequence[int]) -> list[int]:
+    """The rank that waits in another call than all others, of which there are at least two."""
+    first = {rank: waits.of_rank[rank][0] for rank in component if rank in waits.of_rank}
+    counts = Counter(first.values())
+    odd = [rank for rank, key in first.items() if counts[key] == 1]
+    return odd if len(counts) == 2 and len(odd) == 1 else []
+
+
 def _is_first(waits: Waits, call: Instance) -> bool:
     """Whether this is a call of two ranks that both have made, before all else that is open there."""
     is_whole = len(call.calls) == 2 and not (call.absent or call.unknown)
     return is_whole and all(waits.of_rank[rank][0] == call.key for rank in call.calls)
-
-
-def _against_the_order(waits: Waits, component: Sequence[int]) -> list[int]:
-    """The ranks of a circle that made their open call before the one they miss, where other ranks did the reverse."""
-    blamed = []
-    for rank in component:
-        own = waits.instances[waits.of_rank[rank][0]] if rank in waits.of_rank else None
-        missed = [one for one in waits.instances.values() if rank in one.absent and set(one.calls) & set(component)]
-        if own is None or not missed:
-            continue
-        votes = Counter(vote for one in missed for vote in _order(waits, own, one))
-        if votes["after"] > votes["before"]:
-            blamed.append(rank)
-    return blamed
-
-
-def _order(waits: Waits, first: Instance, second: Instance) -> Iterable[str]:
-    """For each rank with a call like each of the two: whether its first one comes before or after its second."""
-    records = waits.records.filter(~pl.col("is_p2p"))
-    desc = pl.col("group_desc").cast(pl.String)
-    made = [
-        records.filter((desc == one.desc) & (pl.col("seq") == one.key.seq)).select(
-            "rank", pl.col("record_id").alias(name)
-        )
-        for one, name in ((first, "a"), (second, "b"))
-    ]
-    both = made[0].join(made[1], on="rank", how="full", coalesce=True)
-    for a, b in both.select("a", "b").iter_rows():
-        if b is not None and (a is None or b < a):
-            yield "after"
-        elif a is not None and b is not None:
-            yield "before"
 
 
 def _of_a_whole_call(waits: Waits, instance: Instance) -> dict[int, Culprit]:
@@ -341,6 +342,10 @@ def _of_a_whole_call(waits: Waits, instance: Instance) -> dict[int, Culprit]:
     if late:
         return late
     if len(instance.members) == 2 and len(calls) == 2:
+        stalled = [rank for rank in instance.members if rank in waits.stalled]
+        if len(stalled) == 1:
+            text = _stalled_text(waits.stalled[stalled[0]], waits.stalled_calls[stalled[0]])
+            return {stalled[0]: Culprit(stalled[0], "never arrived", 0.8, instance, text)}
         text = f"Both ends have made {_named(instance)}, and it does not end: look at the network between the two."
         return {rank: Culprit(rank, "link", 0.6, instance, text) for rank in instance.members}
     return {}
@@ -396,7 +401,9 @@ def _without_dump(waits: Waits, rank: int) -> Culprit:
     first = next((one for one in instances if not one.absent), instances[0])
     why = waits.silent.get(rank, "its dump is missing")
     text = f"{_who(first.calls)} in {_named(first)}; all members with a dump have made that call, and {why}."
-    return Culprit(rank, "dump missing", 0.85 if len(first.unknown) == 1 else 0.6, first, text)
+    # A recorder that does not tell calls that failed from those that ended leaves it open whether there is a wait.
+    is_plain = len(first.unknown) == 1 and waits.records["completed_ns"].null_count() < waits.records.height
+    return Culprit(rank, "dump missing", 0.85 if is_plain else 0.6, first, text)
 
 
 def _earlier_mismatch(waits: Waits) -> dict[int, Culprit]:

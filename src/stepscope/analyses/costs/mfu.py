@@ -11,7 +11,7 @@ from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.common.device_work import device_work
 from stepscope.analyses.common.windows import windows_of
 from stepscope.analyses.costs.kernel_costs import uses_matrix_units
-from stepscope.analyses.costs.op_costs import NO_FORMULA, priced
+from stepscope.analyses.costs.op_costs import ARGUMENTS, NO_FORMULA, priced
 from stepscope.analyses.costs.roofline import Roofs, roofs_of, with_roofs
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import locate
@@ -105,7 +105,7 @@ def mfu_of(
     work = work.with_columns(step=_steps_of(work, windows), tensor_core=uses_matrix_units(work, kernels))
     work = work.filter(pl.col("step").is_in(windows["step"].implode(), nulls_equal=True))
     work, calls = priced(work, spans, ops)
-    calls = with_roofs(calls, roofs)
+    calls = with_roofs(calls.drop(*ARGUMENTS, "annotation"), roofs)
     known = pl.col("matrix").fill_null(value=False) & pl.col("flop").is_not_null()
     products = calls.filter(known).rename({"peak": "peak_flop_per_s"})
     ran = _kernels_of_products(work, calls)

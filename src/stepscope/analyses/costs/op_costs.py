@@ -193,11 +193,9 @@ def _outermost(rows: Ints, spans: pl.DataFrame, wanted: Bools) -> Ints:
 
 def _costs(calls: Ints, spans: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
     """Arguments and cost of these calls; each distinct set of arguments is computed once."""
-    frame = pl.DataFrame({"call_id": calls, "name": spans["name"].gather(pl.Series(calls)).cast(pl.String)})
+    frame = pl.DataFrame({"call_id": calls, "name": spans["name"].gather(pl.Series(calls))})
     arguments = ops.select(pl.col("span_id").cast(pl.Int64).alias("call_id"), *ARGUMENTS)
-    # Converted to text after the join, which leaves few of the operators.
     frame = frame.join(arguments, on="call_id", how="left", maintain_order="left")
-    frame = frame.with_columns(pl.col(ARGUMENTS).cast(pl.String))
     frame = frame.with_columns(annotation=_annotations(frame, spans))
     keys = ["name", *ARGUMENTS, "annotation"]
     distinct = frame.select(keys).unique(maintain_order=True)
@@ -213,7 +211,8 @@ def _costs(calls: Ints, spans: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
         largest_bytes=pl.Series([c and c.largest for c in costs], dtype=pl.Float64),
         reason=pl.Series([c if isinstance(c, str) else None for c in results], dtype=pl.String),
     )
-    return frame.join(distinct, on=keys, how="left", nulls_equal=True, maintain_order="left")
+    frame = frame.join(distinct, on=keys, how="left", nulls_equal=True, maintain_order="left")
+    return frame.with_columns(pl.col(keys).cast(pl.String))
 
 
 def _annotations(calls: pl.DataFrame, spans: pl.DataFrame) -> pl.Series:
@@ -225,7 +224,7 @@ def _annotations(calls: pl.DataFrame, spans: pl.DataFrame) -> pl.Series:
         around = at_or_around(spans, _spans_named(spans, is_pass))
         rows[needs] = around[calls["call_id"].to_numpy()[needs]]
     known = pl.select(pl.when(pl.Series(rows >= 0)).then(pl.Series(rows))).to_series()
-    return spans["name"].gather(known).cast(pl.String)
+    return spans["name"].gather(known)
 
 
 def _device_time(work: pl.DataFrame) -> pl.DataFrame:

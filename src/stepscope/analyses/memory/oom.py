@@ -12,7 +12,7 @@ from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.common.device_work import label_devices
 from stepscope.analyses.memory.allocator import Replayed, Settings, replay, segment_bytes
 from stepscope.analyses.memory.replays import Saving, _lifetimes, needed_with, recording
-from stepscope.analyses.memory.snapshots import _about
+from stepscope.analyses.memory.snapshots import about_stacks
 from stepscope.core.schema import DEVICES, STACKS
 from stepscope.core.table import Column, Name, Table
 
@@ -230,7 +230,7 @@ def _changes(failure: Failure) -> list[dict[str, Any]]:
 
 def _with_text(frame: pl.DataFrame, stacks: pl.DataFrame, prefix: str = "") -> pl.DataFrame:
     """The frame with the text of a stack and its line of the user's code."""
-    about = _about(stacks).select(pl.col("stack_id", "stack", "line").name.prefix(prefix))
+    about = about_stacks(stacks).select(pl.col("stack_id", "stack", "line").name.prefix(prefix))
     return frame.join(about, on=f"{prefix}stack_id", how="left", maintain_order="left")
 
 

@@ -144,7 +144,7 @@ def _reserved() -> pl.Expr:
     return pl.when(taken).then(1).when(given).then(-1).otherwise(0) * pl.col("bytes").fill_null(0)
 
 
-def _levels(events: pl.DataFrame, segments: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
+def levels_of(events: pl.DataFrame, segments: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
     """The levels of each device before its first event (number -1) and after each one."""
     used = blocks.filter(pl.col("state") != "inactive").group_by("device_id").agg(at_end=pl.col("bytes").sum())
     ends = segments.group_by("device_id").agg(reserved_at_end=pl.col("bytes").sum())
@@ -194,7 +194,7 @@ def memory_peak(
     Raises MissingTable (no memory snapshot).
     """
     _is_snapshot(memory_segments, memory_events, "memory-peak")
-    return _shown(MEMORY_PEAK, _peaks(_levels(memory_events, memory_segments, memory_blocks)), devices)
+    return _shown(MEMORY_PEAK, _peaks(levels_of(memory_events, memory_segments, memory_blocks)), devices)
 
 
 def _peaks(levels: pl.DataFrame) -> pl.DataFrame:
@@ -232,7 +232,7 @@ def memory_timeline(
     Raises MissingTable (no memory snapshot).
     """
     _is_snapshot(memory_segments, memory_events, "memory-timeline")
-    levels = _levels(memory_events, memory_segments, memory_blocks)
+    levels = levels_of(memory_events, memory_segments, memory_blocks)
     changed = (pl.col("event") < 0) | (pl.col("change") != 0) | (pl.col("taken") != 0)
     return _shown(MEMORY_TIMELINE, levels.filter(changed).drop("change", "taken"), devices)
 
@@ -257,15 +257,15 @@ def memory_holders(
     Raises MissingTable (no memory snapshot), UnknownName (by).
     """
     _is_snapshot(memory_segments, memory_events, "memory-holders")
-    peaks = _peaks(_levels(memory_events, memory_segments, memory_blocks))
-    about = _about(stacks)
+    peaks = _peaks(levels_of(memory_events, memory_segments, memory_blocks))
+    about = about_stacks(stacks)
     parts = []
     for device_id, event, peak in peaks.select("device_id", "peak_event", "peak_allocated_bytes").iter_rows():
-        lives = _lives(memory_events, memory_blocks, device_id)
+        lives = lives_of(memory_events, memory_blocks, about, device_id)
         at = -1 if event is None else event
         held = lives.filter(pl.col("made").fill_null(-1) <= at, pl.col("freed").is_null() | (pl.col("freed") > at))
-        held = _with_category(held.join(about, on="stack_id", how="left"))
-        rows = held.group_by("holder", "category", "line", "stack", "stack_id").agg(
+        rows = held.join(about.select("stack_id", "line", "stack"), on="stack_id", how="left")
+        rows = rows.group_by("holder", "category", "line", "stack", "stack_id").agg(
             pl.col("bytes").sum(), n_blocks=pl.len().cast(pl.Int64), confidence_ratio=pl.col("sure").min()
         )
         rows = _with_rest(rows, peak)
@@ -295,6 +295,16 @@ def _lives(events: pl.DataFrame, blocks: pl.DataFrame, device_id: int) -> pl.Dat
     return lives.with_columns(pl.col("bytes").fill_null(0), holder=when)
 
 
+def lives_of(events: pl.DataFrame, blocks: pl.DataFrame, about: pl.DataFrame, device_id: int) -> pl.DataFrame:
+    """A row per block of a device: its address, bytes, `stack_id`, category, and how sure that is.
+
+    `made` and `freed` are positions in the device's history; null: before the first, or never. `about` is what
+    `about_stacks` returns.
+    """
+    signs = about.select("stack_id", "sign", "sign_sure")
+    return _with_category(_lives(events, blocks, device_id).join(signs, on="stack_id", how="left"))
+
+
 def _with_rest(rows: pl.DataFrame, peak: int) -> pl.DataFrame:
     """The rows of a device, where that of no stack before the recording has the rest of the peak."""
     is_rest = (pl.col("holder") == "before recording") & pl.col("stack_id").is_null()
@@ -304,7 +314,7 @@ def _with_rest(rows: pl.DataFrame, peak: int) -> pl.DataFrame:
     return pl.concat([known, row], how="diagonal")
 
 
-def _about(stacks: pl.DataFrame) -> pl.DataFrame:
+def about_stacks(stacks: pl.DataFrame) -> pl.DataFrame:
     """For each stack: its frames in a line, the innermost line of the user's code, and what hints at its category.
 
     Where no frame is Python's, the operator that runs stands for the line.
@@ -355,7 +365,7 @@ def memory_leaks(
     Units: bytes.
     Source: events of a memory snapshot, as docs/memory.md explains.
     """
-    about = _about(stacks).drop("sign", "sign_sure")
+    about = about_stacks(stacks).drop("sign", "sign_sure")
     parts = []
     for device_id in memory_events["device_id"].unique().sort():
         n = memory_events.filter(pl.col("device_id") == device_id).height

@@ -77,18 +77,20 @@ def host_states(spans: pl.DataFrame, work: pl.DataFrame, tracks: pl.Series) -> p
         pl.col("category").is_in(_HOST) & pl.col("track_id").is_in(tracks.implode())
     )
     mine = mine.with_columns(end_ns=pl.col("ts_ns") + pl.col("dur_ns"))
-    called = mine.filter(pl.col("category").is_in(_RUNTIME)).join(_queued_by(spans, work), on="span_id", how="left")
-    slow = pl.col("dur_ns") >= SLOW_CALL_NS * pl.col("n_work").fill_null(1)
-    called = called.with_columns(kind=map_names(called["name"], _kind_of_call, pl.String()))
+    called = mine.filter(pl.col("category").is_in(_RUNTIME))
+    slow = pl.col("dur_ns") >= SLOW_CALL_NS * pl.col("n_work").clip(lower_bound=1)
+    called = called.with_columns(
+        *_queued_by(called["span_id"], spans, work), kind=map_names(called["name"], _kind_of_call, pl.String())
+    )
     kind, is_launch = pl.col("kind"), pl.col("kind").is_in(("launch", "copy"))
     state = (
         pl.when(kind.is_in(("allocator", "sync", "compilation", "blocking_call")))
         .then(kind)
         .when(~slow | (kind == "outer"))
         .then(pl.lit("runtime"))
-        .when((kind == "copy") & (pl.col("end_ns") >= pl.col("done_ns").fill_null(0)))
+        .when((kind == "copy") & (pl.col("end_ns") >= pl.col("done_ns")))
         .then(pl.lit("blocking_call"))
-        .when((kind == "first_use") | (is_launch & pl.col("first").fill_null(value=False)))
+        .when((kind == "first_use") | (is_launch & pl.col("first")))
         .then(pl.lit("first_use"))
         .when(is_launch)
         .then(pl.lit("slow_launch"))
@@ -114,16 +116,19 @@ def host_states(spans: pl.DataFrame, work: pl.DataFrame, tracks: pl.Series) -> p
     )
 
 
-def _queued_by(spans: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
-    """By call (span_id): how much it put into queues, when that had ended, and if it was the first of its kernel."""
+def _queued_by(calls: pl.Series, spans: pl.DataFrame, work: pl.DataFrame) -> list[pl.Series]:
+    """Of each call: how much it put into queues, when that had ended (0: never), if it was the first of a kernel."""
     linked = work.select("name", "end_ns", "launch_id").drop_nulls("launch_id")
-    linked = linked.with_columns(called_ns=of_spans(spans, linked["launch_id"], "ts_ns"))
-    first = pl.col("called_ns") == pl.col("called_ns").min().over("name")
-    return (
-        linked.with_columns(first=first)
-        .group_by(span_id="launch_id")
-        .agg(n_work=pl.len(), done_ns=pl.col("end_ns").max(), first=pl.col("first").any())
-    )
+    call, name = linked["launch_id"].to_numpy(), linked["name"].to_physical().to_numpy()
+    called_ns = of_spans(spans, linked["launch_id"], "ts_ns").to_numpy()
+    n = 1 + max((int(ids.to_numpy().max()) for ids in (calls, linked["launch_id"]) if len(ids)), default=0)
+    earliest = np.full(int(name.max()) + 1 if name.size else 0, np.iinfo(np.int64).max)
+    np.minimum.at(earliest, name, called_ns)
+    done, first = np.zeros(n, np.int64), np.zeros(n, np.bool_)
+    np.maximum.at(done, call, linked["end_ns"].to_numpy())
+    first[call[called_ns == earliest[name]]] = True
+    measures = {"n_work": np.bincount(call, minlength=n), "done_ns": done, "first": first}
+    return [pl.Series(column, values[calls.to_numpy()]) for column, values in measures.items()]
 
 
 @lru_cache(1 << 14)

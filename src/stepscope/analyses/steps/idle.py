@@ -280,14 +280,20 @@ def _longest(gaps: pl.DataFrame, states: pl.DataFrame, spans: pl.DataFrame) -> p
     start, end = calls["ts_ns"].to_numpy(), calls["end_ns"].to_numpy()
     own = (calls["track_id"] == gaps["track_id"][0]).to_numpy()
     row, at = _candidates(start, end, own, (low, high))
+    has_own = np.zeros(low.size, np.bool_)
+    has_own[at[own[row]]] = True
+    row, at = (column[own[row] == has_own[at]] for column in (row, at))
     overlap = np.maximum(np.minimum(end[row], high[at]) - np.maximum(start[row], low[at]), 0)
-    pairs = calls.select("span_id", "dur_ns")[row].with_columns(
-        gap=gaps["gap"].gather(at), call_ns=pl.Series(overlap), own=pl.Series(own[row])
-    )
-    pairs = pairs.filter(pl.col("own") == pl.col("own").max().over("gap"))
-    pairs = pairs.filter(pl.col("call_ns") >= _MOST * pl.col("call_ns").max().over("gap"))
-    best = pairs.sort("gap", "dur_ns", "span_id", descending=[False, False, True]).unique("gap", maintain_order=True)
-    return best.select("gap", call_id="span_id", call_ns="call_ns")
+    most, best = np.zeros(low.size, np.int64), np.full(low.size, calls.height)
+    np.maximum.at(most, at, overlap)
+    fills = overlap >= _MOST * most[at]
+    np.minimum.at(best, at[fills], row[fills])  # the calls are in order: the shortest is the innermost
+    filled = np.flatnonzero(best < calls.height)
+    row = best[filled]
+    overlap = np.maximum(np.minimum(end[row], high[filled]) - np.maximum(start[row], low[filled]), 0)
+    return pl.DataFrame({
+        "gap": gaps["gap"].gather(filled), "call_id": calls["span_id"].gather(row), "call_ns": overlap,
+    })  # fmt: skip
 
 
 def _candidates(start: Ints, end: Ints, own: Bools, gaps: Intervals) -> tuple[Ints, Ints]:

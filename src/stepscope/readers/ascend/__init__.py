@@ -12,12 +12,11 @@ import re
 from pathlib import Path
 
 from stepscope.core.result_tables import ASCEND
-from stepscope.readers.formats import LIST, OBJECT, SQLITE, Format, Sign
+from stepscope.readers.formats import LIST, OBJECT, PACKING, SQLITE, Format, Sign
 
 #: The databases of a rank; others in the folder hold results.
 DATABASE = re.compile(r"(?:^|[/\\])(?:ascend_\w+_profiler|msprof)_?[\w-]*\.db\Z")
-_PACKING = r"(?:\.(?:gz|zst|xz|bz2))?\Z"
-TIMELINE_PATH = re.compile(r"(?:^|[/\\])trace_view\.json" + _PACKING)
+TIMELINE_PATH = re.compile(r"(?:^|[/\\])trace_view\.json" + PACKING)
 TIMELINE, KERNELS, RESULTS_DB = "trace_view.json", "kernel_details.csv", "analysis.db"
 COMMUNICATION, MATRIX = "communication.json", "communication_matrix.json"
 #: Columns by which the first line of each table is known, by its file.
@@ -34,7 +33,7 @@ HEADERS = {
 }
 #: What is read, after databases; the first that a folder has stands for the folder.
 _FILES = (TIMELINE, KERNELS, RESULTS_DB, COMMUNICATION, MATRIX, *list(HEADERS)[1:])
-_INFO = re.compile(r"profiler_(?:info_\d+|metadata)\.json" + _PACKING)
+_INFO = re.compile(r"profiler_(?:info_\d+|metadata)\.json" + PACKING)
 
 
 def plain_name(path: str) -> str:
@@ -43,7 +42,7 @@ def plain_name(path: str) -> str:
     >>> plain_name("out/trace_view.json.gz")
     'trace_view.json'
     """
-    return re.sub(_PACKING, "", Path(path).name)
+    return re.sub(PACKING, "", Path(path).name)
 
 
 def family(path: str) -> list[str]:

@@ -27,7 +27,7 @@ from stepscope.core.schema import (
     TRANSFERS,
 )
 from stepscope.core.trace import Meta, Trace
-from stepscope.readers.ascend.tables import text_of, unit_of, with_kernels, with_memory
+from stepscope.readers.ascend.tables import of_modules, text_of, unit_of, with_kernels, with_memory
 from stepscope.readers.common.categories import HCCL_TYPES, by_name, odd_device_work, without_repeats_of_hccl
 from stepscope.readers.common.columns import ABSENT, torch_npu_arguments
 from stepscope.readers.common.span_builder import (
@@ -487,7 +487,12 @@ def _with_memory(run: _Run, trace: Trace) -> Trace:
     })  # fmt: skip
     names = dict(run.db.frame("ENUM_MODULE", {"id": "id", "text": "name"}, ["text"]).drop_nulls().rows())
     modules = modules.with_columns(pl.col("component").replace_strict(names, default=None, return_dtype=pl.String()))
+    process = run.db.frame("NPU_MEM", {
+        "component": "type", "number": "deviceId", "ts_ns": "timestampNs", "ddr": "ddr", "hbm": "hbm",
+    })  # fmt: skip
+    process = run.named(process, "component").filter(pl.col("component") == "app")
+    process = process.with_columns(component=pl.lit("APP"), reserved=pl.col("ddr") + pl.col("hbm"))
     levels = [frame.unpivot(on, index=list(shared), variable_name="kind") for frame, on in (
-        (records, list(totals)), (modules, ["reserved"]),
+        (records, list(totals)), (process, ["reserved"]), (of_modules(modules), ["reserved"]),
     )]  # fmt: skip
     return with_memory(trace, blocks, pl.concat(levels))

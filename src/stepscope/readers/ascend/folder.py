@@ -24,6 +24,7 @@ from stepscope.readers.ascend import database
 from stepscope.readers.ascend.tables import (
     metric_rows,
     of_kernels,
+    of_modules,
     text_of,
     with_collectives,
     with_kernels,
@@ -226,7 +227,9 @@ def _with_sheets(trace: Trace, sheets: dict[str, _Sheet], issues: IssueLog) -> T
     )
     if trace.spans.is_empty() or not any((blocks, records, modules)):
         return trace
-    levels = [pl.DataFrame(schema=_SAMPLES), *(_samples(sheet) for sheet in (records, modules) if sheet is not None)]
+    levels = [pl.DataFrame(schema=_SAMPLES)]
+    levels += [_samples(records)] if records is not None else []
+    levels += [of_modules(_samples(modules))] if modules is not None else []
     none = _Sheet(pl.DataFrame(), "operator_memory.csv", issues)
     return with_memory(trace, _blocks(blocks or none), pl.concat(levels))
 

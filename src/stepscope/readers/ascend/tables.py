@@ -155,6 +155,11 @@ def _added(table: pl.DataFrame, more: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([table, more]).sort("span_id", maintain_order=True)
 
 
+def of_modules(samples: pl.DataFrame) -> pl.DataFrame:
+    """Samples of the memory of Ascend's modules, some of which have the name of a component that is another thing."""
+    return samples.with_columns(pl.format("{} module", "component").alias("component"))
+
+
 def with_memory(trace: Trace, blocks: pl.DataFrame, levels: pl.DataFrame) -> Trace:
     """The trace with the life of blocks of memory, and the memory of each component over time.
 

@@ -218,7 +218,7 @@ def launch_arrows(
     operators come last, so that they prevail.
     """
     ts, track, key, cats, start = arrows.ts, arrows.track, arrows.key, arrows.cat, arrows.start
-    if not ts.size:
+    if not ts.size or not spans.ts.size:
         return
     host = np.flatnonzero(~tracks.is_device[spans.track])
     to_host = np.full(spans.ts.size, -1, np.int64)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from stepscope.readers.common.columns import Interned
     from stepscope.readers.common.source import IssueLog
 
     Ints = NDArray[np.int64]
@@ -37,9 +38,12 @@ _WIRE_OF = {INT: VARINT, FIXED: FIXED64, DOUBLE: FIXED64, FLOAT: FIXED32, BYTES:
 
 _SIZES = {FIXED64: 8, FIXED32: 4}
 _MOST = 2**29 - 1  # of field numbers
+_RARE = 100  # from so high numbers on fields are looked for without a count of each number's
+_NONE = np.empty(0, np.int64)
 _NO_WIRE = np.array([False, False, False, True, True, False, True, True])  # groups, which ended with proto2, and none
 _PAD = 16  # zero bytes behind the data, so that eight or sixteen can be looked at wherever a value begins
 _BLOCK = 1 << 15  # messages walked together: temporary arrays stay in the cache
+_REPEATED = 8  # contents that are looked for by comparing all with one
 _FEW = 128  # below so many a turn of the lockstep costs more than looking at each
 _LONG, _PIECE, _SAMPLE = 1 << 20, 1 << 14, 64  # bytes of a message that is cut into pieces, bytes of these; fields
 
@@ -55,6 +59,8 @@ _PACK = (
     (_u64(0x00003FFF00003FFF), _u64(0x3FFF00003FFF0000), _u64(2)),
     (_u64(0x000000000FFFFFFF), _u64(0x0FFFFFFF00000000), _u64(4)),
 )
+#: Of so many low bytes of eight.
+_MASKS = np.array([(1 << 8 * n) - 1 for n in range(9)], np.uint64)
 _ONE, _LOW7, _LOW8, _EIGHT, _GOES_ON = _u64(1), _u64(0x7F), _u64(0xFF), _u64(8), _u64(0x80)
 
 
@@ -317,6 +323,27 @@ class Wire:
         columns = (numbers, wires, values, ends)
         return tuple(np.frombuffer(a, np.int64) if a else np.empty(0, np.int64) for a in columns)
 
+    def codes(self, contents: Contents, interned: Interned) -> NDArray[np.uint32]:
+        """The number of each content among its distinct ones, 0 where the start is −1 (a missing field).
+
+        What a recorder repeats a million times, such as a key, is compared as two numbers, of up to 16 bytes.
+        """
+        codes = np.zeros(contents[0].size, np.uint32)
+        rows = np.flatnonzero(contents[0] >= 0)
+        starts, size = contents[0][rows], contents[1][rows] - contents[0][rows]
+        low, high = (
+            self._u64s[np.minimum(starts + at, self.n_bytes)] & _MASKS[np.clip(size - at, 0, 8)] for at in (0, 8)
+        )
+        for _ in range(_REPEATED):
+            if rows.size < _FEW or size[0] > 16:
+                break
+            one = (low == low[0]) & (high == high[0]) & (size == size[0])
+            codes[rows[one]] = interned[self._data[starts[0] : starts[0] + size[0]]]
+            rows, starts, size, low, high = (column[~one] for column in (rows, starts, size, low, high))
+        if rows.size:
+            codes[rows] = interned.codes(self.slices((contents[0][rows], contents[1][rows])))
+        return codes
+
     def slices(self, contents: Contents) -> list[bytes]:
         """The bytes of each content [start, end); empty where the start is −1 (a missing field)."""
         data, (starts, ends) = self._data, contents
@@ -360,9 +387,10 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 def _columns(fields: Fields, n: int, schema: Mapping[int, tuple[str, str]], damage: Damage) -> dict[str, Any]:
     values: dict[str, Any] = {}
+    counts = np.bincount(np.minimum(fields.number, _RARE), minlength=_RARE + 1)
     for number, (name, kind) in schema.items():
         single = kind.removesuffix("*")
-        mine = np.flatnonzero(fields.number == number)
+        mine = np.flatnonzero(fields.number == number) if counts[min(number, _RARE)] else _NONE
         fits = fields.wire[mine] == _WIRE_OF[single]
         if not fits.all():
             damage.n_wire_types += int((~fits).sum())

@@ -290,6 +290,8 @@ def opened(source: Source, issues: IssueLog) -> Iterator[Database]:
                 yield Database(connection, issues)
         except sqlite3.Error as error:
             raise _damaged(str(error), source) from None
+        except UnicodeDecodeError:  # SQLite's own message quotes a damaged schema
+            raise _damaged("the schema of the database is damaged", source) from None
         finally:
             connection.close()
         if source.progress is not None:

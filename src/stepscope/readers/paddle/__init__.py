@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from stepscope.readers.formats import OBJECT, Format, Sign
+from stepscope.readers.formats import OBJECT, PACKING, Format, Sign
 
 #: The first field of a profile is the version of its schema, three numbers with dots; then comes the cycle's index.
 PADDLE_PROTOBUF = re.compile(rb"\n[\x05-\x0b]\d{1,3}\.\d{1,3}\.\d{1,3}(?:\x10|\x1a|\"|\*|\Z)")
@@ -22,6 +22,7 @@ FORMATS = (
             "devices", "tracks", "spans", "ops", "kernels", "transfers", "collectives", "allocations", "reservations",
             "stacks", "steps", "issues",
         ),
+        copies=(re.compile(r"(?i)\.pb" + PACKING), re.compile(r"(?i)\.json" + PACKING)),
         cacheable=True,
         endings=(".pb", ".json"),
     ),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from stepscope.readers.formats import Format, Sign
+from stepscope.readers.formats import PACKING, Format, Sign
 
-_FILE = re.compile(r"(?i)\.(?:pftrace|perfetto-trace|perfetto)(?:\.(?:gz|zst|xz|bz2))?\Z")
+_FILE = re.compile(r"(?i)\.(?:pftrace|perfetto-trace|perfetto)" + PACKING)
 #: A packet begins a trace of Perfetto: its first field is its time, clock, writer, flags or one of the usual contents.
 _PACKET = re.compile(
     rb"\n[\x80-\xff]{0,4}[\1-\x7f](?:[\x40\x50\x18\x68]|[\x5a\x62\x32][\0-\xff]|\xd0\x03|\xe2\x03|\xda\x03|\x8a\x02|\xa2\x02"

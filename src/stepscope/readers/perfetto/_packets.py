@@ -304,11 +304,7 @@ class Decoder:
 
     def _coded(self, wire: Wire, contents: Contents) -> NDArray[np.uint32]:
         """Codes of texts, 0 where missing."""
-        codes = np.zeros(contents[0].size, np.uint32)
-        some = np.flatnonzero(contents[0] >= 0)
-        if some.size:
-            codes[some] = self._codes.codes(wire.slices((contents[0][some], contents[1][some])))
-        return codes
+        return wire.codes(contents, self._codes)
 
     def _add_interned(self, wire: Wire, contents: Contents, number: Rows, sequence: Rows) -> None:
         tables = wire.columns(contents, _INTERNED)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from stepscope.readers.formats import Format, Sign
+from stepscope.readers.formats import PACKING, Format, Sign
 
 #: A message of a plane (its id, which may be missing, and its name) begins a profile of XLA.
 _XPLANE = re.compile(rb"\n[\x80-\xff]{0,4}[\0-\x7f](?:\x08[\x80-\xff]{0,9}[\0-\x7f])?\x12[\1-\x7f]/(?:host|device):")
@@ -19,6 +19,7 @@ FORMATS = (
             "devices", "tracks", "spans", "kernels", "transfers", "hlo_ops", "kernel_metrics", "allocations", "steps",
             "issues",
         ),
+        copies=(re.compile(r"(?i)\.xplane\.pb" + PACKING), re.compile(r"(?i)\.trace\.json" + PACKING)),
         cacheable=True,
         endings=(".pb",),
     ),

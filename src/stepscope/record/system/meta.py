@@ -19,6 +19,8 @@ NAME = "meta.json"
 FOLDER = ".job"
 #: Folders inside the recording that are recordings of their own.
 DUMPS = "dump-[0-9][0-9][0-9][0-9]-*"
+#: Folders inside it that say what the job did when no step ended.
+HANGS = "hang-[0-9][0-9][0-9][0-9]"
 #: Unfinished files of processes end so.
 PART = ".part"
 

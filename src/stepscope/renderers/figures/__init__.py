@@ -54,6 +54,7 @@ FIGURES = Registry(
         "python-stacks": "stepscope.renderers.figures.python_stacks",
         "diff": "stepscope.renderers.figures.ranked:DIFF",
         "parts": "stepscope.renderers.figures.parts",
+        "hang-matrix": "stepscope.renderers.figures.hang_matrix",
         "history": "stepscope.renderers.figures.over_time:HISTORY",
     },
 )

@@ -10,6 +10,7 @@ from starlette.responses import JSONResponse, Response
 
 from stepscope.core.errors import StepscopeError
 from stepscope.web.pages.site import Site, ask
+from stepscope.web.session import companion_of, snapshots_of
 from stepscope.web.timeline import inspection
 from stepscope.web.timeline.drawing import draw_window
 from stepscope.web.timeline.scene import layout
@@ -19,16 +20,16 @@ if TYPE_CHECKING:
 
     from stepscope.web.timeline.scene import Scene
 
-_MOST_PIXELS = 8_192
+MOST_PIXELS = 8_192
 _MOST_TRACKS = 2_000
-_NO_STORE = {"cache-control": "no-store"}
+NO_STORE = {"cache-control": "no-store"}
 
 
 async def progress(site: Site, request: Request) -> Response:  # noqa: ARG001  every handler gets one
     """How far each file has been read, as JSON."""
     reading = [{"name": name, "ratio": ratio} for name, ratio in site.session.progress()]
     body = {"reading": reading, "inputs": [one.label for one in site.session.inputs()]}
-    return JSONResponse(body, headers=_NO_STORE)
+    return JSONResponse(body, headers=NO_STORE)
 
 
 async def _scene(site: Site, request: Request) -> Scene:
@@ -41,18 +42,23 @@ async def _scene(site: Site, request: Request) -> Scene:
 
 async def layout_of(site: Site, request: Request) -> Response:
     """Rows and tracks of the timeline, as JSON."""
+    session, index = site.session, request.path_params["index"]
+    key = ("snapshot", index, session.stamps((index,)))
+    if await ask(site, request, key, lambda: snapshots_of(session, (index,))):
+        return JSONResponse({"snapshot": True}, headers=NO_STORE)
     scene = await _scene(site, request)
-    return JSONResponse(await asyncio.to_thread(layout, scene), headers=_NO_STORE)
+    memory = await asyncio.to_thread(companion_of, session, index)
+    return JSONResponse({**await asyncio.to_thread(layout, scene), "memory": memory}, headers=NO_STORE)
 
 
 async def window(site: Site, request: Request) -> Response:
     """What the timeline draws between two times, at a width in pixels."""
-    low, high = _range(request)
-    pixels = min(max(_number(request, "px", 1_000), 16), _MOST_PIXELS)
+    low, high = range_of(request)
+    pixels = min(max(number_of(request, "px", 1_000), 16), MOST_PIXELS)
     scene = await _scene(site, request)
     tracks, flat = _numbers(request, "tracks"), _numbers(request, "flat")
     data = await asyncio.to_thread(draw_window, scene, low, high, pixels, tracks, flat)
-    return Response(data, media_type="application/octet-stream", headers=_NO_STORE)
+    return Response(data, media_type="application/octet-stream", headers=NO_STORE)
 
 
 async def span(site: Site, request: Request) -> Response:
@@ -63,7 +69,7 @@ async def span(site: Site, request: Request) -> Response:
 
 async def statistics(site: Site, request: Request) -> Response:
     """Sums over the spans of a range of time, as JSON."""
-    low, high = _range(request)
+    low, high = range_of(request)
     tracks = _numbers(request, "tracks") if request.query_params.get("tracks") else None
     scene = await _scene(site, request)
     return JSONResponse(await asyncio.to_thread(inspection.statistics, scene, low, high, tracks))
@@ -79,7 +85,8 @@ async def search(site: Site, request: Request) -> Response:
     return JSONResponse(await asyncio.to_thread(partial(inspection.matching_spans, exact=exact), scene, text))
 
 
-def _number(request: Request, name: str, default: int | None = None) -> int:
+def number_of(request: Request, name: str, default: int | None = None) -> int:
+    """A whole number of the address. Raises StepscopeError."""
     text = request.query_params.get(name, "")
     if not text and default is not None:
         return default
@@ -89,8 +96,9 @@ def _number(request: Request, name: str, default: int | None = None) -> int:
     return int(text)
 
 
-def _range(request: Request) -> tuple[int, int]:
-    low, high = _number(request, "from"), _number(request, "to")
+def range_of(request: Request) -> tuple[int, int]:
+    """`from` and `to` of the address. Raises StepscopeError (no numbers, or nothing between them)."""
+    low, high = number_of(request, "from"), number_of(request, "to")
     if high <= low:
         raise StepscopeError("the window is empty", "`to` must be after `from`")
     return low, high

@@ -37,6 +37,7 @@ _SUMMED: Mapping[str, _Rows] = {
     "transfers": _Rows("trace.transfers", ("kind",)),
     "overlap": _Rows("overlap", (), {"o__by": "name"}),
     "message-sizes": _Rows("collectives", ("parallelism", "kind", "group_size")),
+    "hang-matrix": _Rows("collective_records", ("rank", "group"), {"sort": "-record_id"}),
     "parallel-groups": _Rows("collectives", ("group",)),
 }
 #: Parts of a comparison that are a remainder: no event has their name.

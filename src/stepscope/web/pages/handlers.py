@@ -13,7 +13,7 @@ from stepscope.api import verbs
 from stepscope.core.errors import StepscopeError
 from stepscope.query import tables as query_tables
 from stepscope.renderers import figures
-from stepscope.web.pages import what_if
+from stepscope.web.pages import memory, what_if
 from stepscope.web.pages.drilldown import address_of_difference, address_of_row
 from stepscope.web.pages.rows import FORMATS, attachment, known_format, sheet
 from stepscope.web.pages.sections import PAGES, asked_by, filled, lacking
@@ -44,7 +44,10 @@ async def page(site: Site, request: Request) -> Response:
     inputs = inputs_of(site, request)
     parts = [await _section(site, request, inputs, section) for section in page.sections]
     more = await what_if.controls(site, request, inputs[0]) if name == "what-if" else {}
-    template = "what_if.html" if more else "sections.html"
+    more |= await memory.controls(site, request, inputs) if name == "memory" else {}
+    if name == "memory" and more and any(part["error"] is None for part in parts):
+        parts = [part for part in parts if part["error"] is None]  # a snapshot has no operators, and needs none
+    template = f"{name.replace('-', '_')}.html" if more else "sections.html"
     return html(site, request, template, title=page.title, doc=page.doc, parts=parts, **more)
 
 

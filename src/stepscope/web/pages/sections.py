@@ -46,6 +46,9 @@ _KERNEL_COLUMNS = ("rank", "trace", "name", "op", "kernel_class", "calls", "tota
                    "p95_ns", "max_ns", "est_occupancy_ratio", "tensor_ratio", "dram_ratio", "sm_ratio")  # fmt: skip
 _PREDICTION_COLUMNS = ("rank", "trace", "scenario", "step_ns", "predicted_ns", "gain_ratio", "low_ns", "high_ns",
                        "basis", "binds_next", "reason")  # fmt: skip
+_HOLDER_COLUMNS = ("rank", "trace", "device", "holder", "category", "line", "bytes", "share_ratio", "n_blocks",
+                   "confidence_ratio")  # fmt: skip
+_LEAK_COLUMNS = ("rank", "trace", "device", "line", "bytes", "n_blocks", "n_eighths", "n_freed", "freed_bytes")
 _SUBJECTS: Mapping[str, Page] = {
     "operators": Page(
         "Operators",
@@ -87,6 +90,9 @@ _SUBJECTS: Mapping[str, Page] = {
             Section("By device", "memory"),
             Section("Who holds it at the peak", "memory", {"by": "operator"}, rows=20),
             Section("By module", "memory", {"by": "module"}, rows=10),
+            Section("What held the peak, of a snapshot", "memory-holders", {"by": "line"}, _HOLDER_COLUMNS, rows=20),
+            Section("Never freed, of a snapshot", "memory-leaks", columns=_LEAK_COLUMNS),
+            Section("Free memory at the end, of a snapshot", "memory-fragmentation"),
         ),
     ),
     "communication": Page(
@@ -97,6 +103,7 @@ _SUBJECTS: Mapping[str, Page] = {
             Section("Hidden behind computation", "overlap"),
             Section("Ranks side by side", "timeline", {"by": "rank"}),
             Section("Steps of each rank", "steps", rows=12),
+            Section("A job that hangs: how far each rank came", "hang-matrix", rows=12),
         ),
     ),
 }

@@ -20,8 +20,9 @@ from stepscope.web.pages.rows import sheet
 from stepscope.web.pages.sections import PAGES, Section, asked_by, filled, lacking
 from stepscope.web.pages.site import environment, static_path
 from stepscope.web.pages.table_query import answered
-from stepscope.web.session import Session
+from stepscope.web.session import Session, snapshots_of
 from stepscope.web.timeline.drawing import draw_stretch
+from stepscope.web.timeline.memory_levels import draw_levels, memory_layout
 from stepscope.web.timeline.scene import layout, scene_of
 
 if TYPE_CHECKING:
@@ -30,17 +31,18 @@ if TYPE_CHECKING:
     from stepscope.core.report import Report
     from stepscope.core.trace import Run, Trace
     from stepscope.web.timeline.drawing import Part
+    from stepscope.web.timeline.memory_levels import Axis
     from stepscope.web.timeline.scene import Scene
 
 
-_MODULES = ("source.js", "layout.js", "draw.js", "panel.js", "timeline.js", "sorting.js", "charts.js", "page.js")
+_TIMELINE = ("layout.js", "panel.js", "timeline.js")
 _IMPORT = re.compile(r"^import [^;]*;\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export ", re.MULTILINE)
-#: Without a timeline these are enough.
 _PAGE_MODULES = ("source.js", "sorting.js", "charts.js", "page.js")
 _MOST_SPANS = 30_000
 _MOST_POINTS = 60_000
 _MOST_TRACES = 4
+_LEVEL_PIXELS = 1_200
 _ROWS = 50
 
 
@@ -63,20 +65,37 @@ def report_page(run: Run) -> str:
         (name, page, parts) for name, page, parts in pages if any(part["sheet"] or part["chart"] for part in parts)
     ]
     steps = next((part["chart"] for _, _, parts in pages for part in parts if part["section"].table == "steps"), None)
-    timeline = _timeline(session, inputs)
+    timeline, levels = _timeline(session, inputs), _levels(session, inputs)
     highlights = cards(session, inputs, links)
     session.close()
     return _rendered(
-        report, run.paths, _MODULES if timeline else _PAGE_MODULES, title="Report", cards=highlights, chart=steps,
-        links=links, pages=pages, timeline=timeline,
+        report, run.paths, _modules(timeline, levels), title="Report", cards=highlights, chart=steps,
+        links=links, pages=pages, timeline=timeline, embedded=levels,
+        snapshots=levels["labels"] if levels else [],
     )  # fmt: skip
 
 
 def comparison_page(report: Report, paths: Sequence[str]) -> str:
     """The report of a comparison as the text of an HTML file, with its figure. Raises StepscopeError."""
     return _rendered(
-        report, paths, _PAGE_MODULES, title="Comparison", cards=None, chart=None, links=Links(), pages=[], timeline=None
+        report,
+        paths,
+        _PAGE_MODULES,
+        title="Comparison",
+        cards=None,
+        chart=None,
+        links=Links(),
+        pages=[],
+        timeline=None,
+        embedded=None,
     )
+
+
+def _modules(timeline: object, levels: object) -> tuple[str, ...]:
+    """The scripts that a report needs."""
+    drawing = ("draw.js",) if timeline or levels else ()
+    more = (*drawing, *(_TIMELINE if timeline else ()), *(("memory.js",) if levels else ()))
+    return (_PAGE_MODULES[0], *more, *_PAGE_MODULES[1:])
 
 
 def _rendered(report: Report, paths: Sequence[str], modules: Sequence[str], **content: Any) -> str:
@@ -94,9 +113,9 @@ def _rendered(report: Report, paths: Sequence[str], modules: Sequence[str], **co
 
 
 def bundle(names: Sequence[str]) -> str:
-    """Our modules as one script, so that what they import of each other is in one scope."""
-    text = "\n".join(static_path().joinpath(name).read_text("utf-8") for name in names)
-    return _EXPORT.sub("", _IMPORT.sub("", text))
+    """Our modules as one script: what they export is in one scope, and those that export nothing have their own."""
+    texts = [_IMPORT.sub("", static_path().joinpath(name).read_text("utf-8")) for name in names]
+    return "\n".join(_EXPORT.sub("", text) if _EXPORT.search(text) else f"{{\n{text}}}" for text in texts)
 
 
 def _script(text: str) -> str:
@@ -142,6 +161,25 @@ def _timeline(session: Session, inputs: tuple[int, ...]) -> dict[str, Any] | Non
     if len(inputs) > _MOST_TRACES:
         remarks.append(f"{len(inputs) - _MOST_TRACES:,} more traces are not drawn")
     return {"layouts": layouts, "parts": "\n".join(parts), "remarks": remarks} if parts else None
+
+
+def _levels(session: Session, inputs: tuple[int, ...]) -> dict[str, Any] | None:
+    """Memory over time of the first snapshots, all of it at the width of a screen, by device and way of stacking."""
+    layouts: list[dict[str, Any]] = []
+    parts: list[str] = []
+    for index in snapshots_of(session, inputs)[:_MOST_TRACES]:
+        scene = session.memory_scene(index)
+        layouts.append(memory_layout(scene))
+        for device in scene.devices:
+            axis: Axis = "event" if device.times is None else "time"
+            low, high = device.ends(axis)
+            windows = [draw_levels(device, low, high, _LEVEL_PIXELS, by, axis) for by in device.groupings]
+            parts += [base64.b64encode(zlib.compress(window, 9)).decode() for window in windows]
+    return (
+        {"layouts": layouts, "parts": "\n".join(parts), "labels": [(i, one["label"]) for i, one in enumerate(layouts)]}
+        if layouts
+        else None
+    )
 
 
 def _layout_of(scene: Scene, low: int, high: int, part: Part) -> dict[str, Any]:

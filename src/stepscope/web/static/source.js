@@ -3,12 +3,18 @@
 const TYPES = { Uint8Array, Uint16Array, Uint32Array, Int32Array, Float32Array, Float64Array };
 
 // The layout is described where it is written: length of the header, header, arrays.
-export function unpack(buffer) {
+export function arraysOf(buffer) {
   const length = new DataView(buffer).getUint32(0, true);
   const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
   const arrays = {};
   for (const one of header.arrays) arrays[one.name] = new TYPES[one.type](buffer, 4 + length + one.offset, one.length);
-  return { ...header, ...arrays, spans: rangesOf(arrays.lane, header.lanes.length), bars: rangesOf(arrays.bar_lane, header.lanes.length) };
+  return { ...header, ...arrays };
+}
+
+// A window of the timeline, with the rows of each lane.
+export function unpack(buffer) {
+  const made = arraysOf(buffer);
+  return { ...made, spans: rangesOf(made.lane, made.lanes.length), bars: rangesOf(made.bar_lane, made.lanes.length) };
 }
 
 // First and last row of each lane: rows come lane by lane.

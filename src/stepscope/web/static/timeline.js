@@ -40,7 +40,11 @@ async function start() {
   const failed = results.filter((one) => one.status === "rejected");
   if (failed.length) trouble(failed[0].reason);
   if (failed.length === results.length) return;
-  state.traces = indices.map((index, i) => ({ index, layout: results[i].value, offset: 0 })).filter((one) => one.layout);
+  state.traces = indices.map((index, i) => ({ index, layout: results[i].value, offset: 0 })).filter((one) => one.layout && !one.layout.snapshot);
+  if (!state.traces.length) {
+    trouble(new Error("A memory snapshot has no timeline; its memory over time is on the page Memory."));
+    return;
+  }
   const layouts = state.traces.map((one) => one.layout);
   align(parameters.get("align") ?? usualAlignment(layouts));
   fillSteps();
@@ -207,6 +211,7 @@ function remember() {
   clearTimeout(addressTimer);
   addressTimer = setTimeout(() => {
     const set = (name, value) => (value ? parameters.set(name, value) : parameters.delete(name));
+    leadToMemory();
     const isWhole = state.from <= bounds[0] && state.to >= bounds[1];
     set("from", isWhole ? "" : String(Math.floor(state.from)));
     set("to", isWhole ? "" : String(Math.ceil(state.to)));
@@ -221,6 +226,19 @@ function remember() {
     const query = parameters.toString();
     try { history.replaceState(null, "", location.pathname + (query ? "?" + query : "")); } catch { /* a file's address cannot change everywhere */ }
   }, 250);
+}
+
+// The memory at the start of what is selected, of the chosen step, or else of the window.
+function leadToMemory() {
+  const trace = state.traces.find((one) => Number.isInteger(one.layout.memory)), link = $("to-memory");
+  if (!link || !trace) return;
+  const own = state.selected?.trace === trace.index ? state.selected.details : null;
+  const step = trace.layout.steps.find(([number]) => String(number) === $("step").value)?.[1] + trace.offset;
+  const start = step >= state.from && step < state.to ? step : Math.max(state.from, bounds[0]);
+  const time = state.range?.[0] ?? (own ? own.ts_ns + trace.offset : start);
+  const at = BigInt(trace.layout.origin_unix_ns) + BigInt(Math.round(time - trace.offset));
+  link.href = `${document.body.dataset.root || ""}/memory?snapshot=${trace.layout.memory}&at=${at}`;
+  link.hidden = false;
 }
 
 // ---- selecting
