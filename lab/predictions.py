@@ -317,13 +317,15 @@ def ranks(args: argparse.Namespace) -> None:
     for library, folders in JOBS.items():
         for folder in folders:
             run = load_run(args.data / folder)
-            parts = calls_of_ranks(run, labels_of(run.paths), on_missing=lambda label, error: print(label, error))
+            parts = calls_of_ranks(run, labels_of(run.paths), on_missing=print)
             evidence = straggler_evidence(parts)
             job = evidence.job
             replayed, _ = job_times(job, evidence.clocks, [])
             recorded = int(job.end.max() - job.start.min())
-            print(f"{library} {folder}: {len(job.ranks)} ranks, {job.start.size} calls, "
-                  f"recorded {recorded / 1e6:.2f} ms, replayed {replayed / 1e6:.2f} ms, {replayed / recorded - 1:+.2%}")  # fmt: skip
+            times = (
+                f"recorded {recorded / 1e6:.2f} ms, replayed {replayed / 1e6:.2f} ms, {replayed / recorded - 1:+.2%}"
+            )
+            print(f"{library} {folder}: {len(job.ranks)} ranks, {job.start.size} calls, {times}")
 
 
 def _question(answer: Answer) -> str:
