@@ -1,6 +1,7 @@
 """Simulated jobs of 8 to 1,024 ranks that hang, with the truth.
 
     python lab/hangs.py --score 300          # as many simulated jobs, and 50 healthy ones, against `stepscope`
+    python lab/hangs.py --real 16            # as many real jobs of gloo; needs PyTorch
     python lab/hangs.py --write FOLDER --seed 7
 
 A simulated rank runs a program of collectives and messages (tensor, data, expert and pipeline groups), either waiting
@@ -21,6 +22,10 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 FAULTS = (
     "never", "device", "late", "operation", "size", "dtype", "order", "skip", "crash", "torn", "link",
@@ -375,17 +380,16 @@ def simulate_healthy(folder: Path, seed: int, *, largest: int = 256, as_json: bo
     return {"seed": seed, "ranks": [], "kinds": {}, "size": job.size, "ahead": job.ahead}
 
 
-def score(n: int, n_healthy: int, largest: int, seed: int, *, verbose: bool) -> bool:
-    """Simulate jobs, ask stepscope about each, and print how often it names exactly the ranks that failed."""
+def score(n: int, n_healthy: int, make: Callable[[Path, int], dict], *, verbose: bool) -> bool:
+    """Make jobs, ask stepscope about each, and print how often it names exactly the ranks that failed."""
     exact, accused, wrong_healthy, by_kind = 0, 0, 0, {}
     began = time.process_time()
     for i in range(n + n_healthy):
         with tempfile.TemporaryDirectory() as name:
-            make = simulate if i < n else simulate_healthy
-            truth = make(Path(name), seed + i, largest=largest if i < n else min(largest, 256), as_json=i % 2 == 0)
+            truth = make(Path(name), i)
             named = blamed(Path(name))
         is_exact = named == truth["ranks"]
-        if i >= n:
+        if not truth["ranks"]:
             wrong_healthy += bool(named)
             if named:
                 print("healthy job accused:", truth, named)
@@ -406,6 +410,26 @@ def score(n: int, n_healthy: int, largest: int, seed: int, *, verbose: bool) -> 
     return exact >= 0.95 * n and accused <= 0.01 * n and not wrong_healthy
 
 
+def score_simulated(n: int, largest: int, seed: int, *, verbose: bool) -> bool:
+    """Score as many simulated jobs that hang, and a sixth as many healthy ones."""
+
+    def make(folder: Path, i: int) -> dict:
+        if i < n:
+            return simulate(folder, seed + i, largest=largest, as_json=i % 2 == 0)
+        return simulate_healthy(folder, seed + i, largest=min(largest, 256), as_json=i % 2 == 0)
+
+    return score(n, n // 6, make, verbose=verbose)
+
+
+def score_real(n: int, seed: int, *, verbose: bool) -> bool:
+    """Score as many real jobs, of which some are healthy."""
+    from hang_jobs import FAULTS as REAL_FAULTS
+    from hang_jobs import run_job
+
+    n_healthy = sum((seed + i) % len(REAL_FAULTS) == REAL_FAULTS.index("healthy") for i in range(n))
+    return score(n - n_healthy, n_healthy, lambda folder, i: run_job(folder, seed + i), verbose=verbose)
+
+
 def blamed(folder: Path) -> list[int]:
     """The ranks that stepscope names for the dumps in a folder."""
     import stepscope
@@ -417,6 +441,7 @@ def main() -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--score", type=int, metavar="N", help="simulate N jobs that hang, and a sixth as many healthy")
+    parser.add_argument("--real", type=int, metavar="N", help="run N real jobs of gloo, an eighth of them healthy")
     parser.add_argument("--write", type=Path, metavar="FOLDER", help="write the dumps of one job, and truth.json")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--largest", type=int, default=1024, metavar="RANKS")
@@ -427,11 +452,12 @@ def main() -> int:
         truth = simulate(options.write, options.seed, largest=options.largest)
         (options.write / "truth.txt").write_text(json.dumps(truth) + "\n")
         print(json.dumps(truth))
+    is_good = True
     if options.score:
-        return (
-            0 if score(options.score, options.score // 6, options.largest, options.seed, verbose=options.verbose) else 3
-        )
-    return 0
+        is_good = score_simulated(options.score, options.largest, options.seed, verbose=options.verbose)
+    if options.real:
+        is_good &= score_real(options.real, options.seed, verbose=options.verbose)
+    return 0 if is_good else 3
 
 
 if __name__ == "__main__":

@@ -54,6 +54,36 @@ def test_a_rank_that_came_when_the_others_had_given_up_is_late(tmp_path):
     assert verdict(folder) == [(1, "arrived late")]
 
 
+def test_what_its_own_records_show_of_a_rank_counts_whatever_others_wait_for(tmp_path):
+    waiting = [call(9, ended=False), call(10, ended=False)]
+    late = [call(9, ended=False, at_s=700), call(10, ended=False, at_s=701)]
+    other = [call(9, ended=False), call(10, "broadcast", ended=False)]
+    groups = {"0": [0, 1, 2, 3, 4]}
+    folder = job(tmp_path, {0: waiting, 1: late, 2: other, 3: waiting}, groups)
+    assert verdict(folder) == [(1, "arrived late"), (2, "other operation"), (4, "dump missing")]
+
+
+def retired(*calls):
+    """The calls as gloo retires them, without an end."""
+    return [one | {"state": "scheduled", "time_discovered_completed_ns": None} for one in calls]
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        (retired(call(1)), [(2, "never arrived")]),
+        (retired(call(1), call(2, sizes=[[5]])), [(2, "other size")]),
+        (retired(call(1), call(2, at_s=700)), [(2, "arrived late")]),
+        (retired(call(1), call(2)), []),
+        (None, [(2, "dump missing")]),
+    ],
+)
+def test_a_call_that_was_retired_but_cannot_have_ended_was_given_up(tmp_path, own, expected):
+    dumps = {rank: dump(retired(call(1), call(2)), {"0": [0, 1, 2]}) for rank in (0, 1)}
+    folder = write(tmp_path, dumps if own is None else {**dumps, 2: dump(own, {"0": [0, 1, 2]})})
+    assert verdict(folder) == expected
+
+
 def test_the_two_ends_of_a_message_that_does_not_move_are_a_link(tmp_path):
     groups = {"0": [0, 1]}
     send, receive = (call(8, name, place=9, message=1, ended=False) for name in ("send 0->1", "recv 1<-0"))

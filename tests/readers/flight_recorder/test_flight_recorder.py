@@ -63,6 +63,11 @@ def test_the_rank_is_that_of_the_groups_where_the_name_has_none(tmp_path):
     assert load(tmp_path / "dump.json").collective_records["rank"].to_list() == [5]
 
 
+def test_a_group_without_a_name_says_nothing_of_the_rank(tmp_path):
+    trace = load(write(tmp_path, {1: dump([call(1)], {"": [0]}), 0: dump([call(1)], {"": [0]})}))
+    assert trace.collective_records["rank"].to_list() == [0, 1]
+
+
 def test_packed_json_under_other_names_is_recognised(tmp_path):
     (tmp_path / "fr_3.json.gz").write_bytes(gzip.compress(json.dumps(dump([call(1)])).encode()))
     assert load(tmp_path).collective_records["rank"].to_list() == [3]

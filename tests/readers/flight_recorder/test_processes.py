@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from dumps import call, dump, write
 
 import stepscope
 from stepscope.core.errors import CorruptInput
@@ -114,3 +115,30 @@ def test_without_ranks_the_report_lists_what_each_process_does(tmp_path):
     assert report.quality[0] == "No process has a rank, so nobody can be named; the stacks say what each one does."
     assert report.quality[1] == "The stacks of 1 process are not known: py-spy failed."
     assert report.tables[0].frame.height == 2
+
+
+PY_SPY = """Process 4242: python train.py --lr 1
+Python v3.11.7 (/usr/bin/python3.11)
+
+Thread 4242 (idle): "MainThread"
+    read (ssl.py:1166)
+        Arguments:
+            self: <SSLSocket at 0x7f>
+    load (/job/data.py:31)
+    <module> (/job/train.py:15)
+Thread 0x7F14E5 (active): "pt_autograd_0"
+    run (threading.py:953)
+"""
+
+
+def test_outputs_of_py_spy_among_the_dumps_say_what_ranks_do(tmp_path):
+    write(tmp_path, {rank: dump([call(1)], {"0": [0, 1]}) for rank in (0, 1)})
+    (tmp_path / "py-spy-rank-1.txt").write_text(PY_SPY)
+    frames = [{"name": "step", "filename": "/job/train.py", "line": 9}]
+    (tmp_path / "stack_0.json").write_text(json.dumps([{"pid": 7, "os_thread_id": 7, "frames": frames}]))
+    (tmp_path / "stacks-2.txt").write_text("nothing")
+    trace = stepscope.load(tmp_path)
+    assert trace.processes.select("rank", "pid", "line", "function").rows() == [
+        (1, 4242, "load (/job/data.py:31)", "read"), (0, 7, "step (/job/train.py:9)", "step"),
+    ]  # fmt: skip
+    assert trace.issues["code"].to_list() == ["unreadable_processes"]

@@ -115,6 +115,7 @@ def waits_of(records: pl.DataFrame, status: pl.DataFrame) -> Waits:
     have = set(status["rank"].to_list()) | set(records["rank"].unique().to_list())
     silent = {rank: why for rank, why in silent.items() if why != "its dump is missing" or rank not in have}
     known = frozenset(have - set(silent))
+    keyed, status = _without_given_up(keyed, status, groups, known)
     sent = keyed.select("key", "rank", "p2p_seq", "operation", "is_p2p", ended=_ended()).filter("is_p2p")
     messages = set(sent["key"].unique().to_list())
     reached = _reached(keyed, status, messages)
@@ -298,6 +299,53 @@ def _reached(keyed: pl.DataFrame, status: pl.DataFrame, messages: set[str]) -> _
         if done is not None:
             completed[key] = max(done, completed.get(key, -1))
     return _Reached(enqueued, completed)
+
+
+def _without_given_up(
+    keyed: pl.DataFrame, status: pl.DataFrame, groups: Mapping[str, Group], known: frozenset[int]
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The tables without `retired` and `completed` for collectives that have failed.
+
+    gloo retires a call that it gave up, as one that ended. Such a call cannot have ended well: a member has not made
+    it, or came later than the first one waits, or made another one. Nor has it if it is the last one of all its
+    members, and one of them left no dump.
+    """
+    retired = pl.col("retired") & ~pl.col("is_p2p") & pl.col("completed_ns").is_null()
+    rows = keyed.filter(retired & (pl.col("state").cast(pl.String) != "completed")).drop_nulls("seq")
+    if rows.is_empty():
+        return keyed, status
+    made = keyed.filter(~pl.col("is_p2p")).group_by("key", "rank").agg(pl.col("seq").max())
+    ends = {(key, rank): seq for key, rank, seq in made.iter_rows()}
+    least = {key: min((ends.get((key, r), -1) or 0 for r in groups[key].members if r in known), default=-1)
+             for key in rows["key"].unique()}  # fmt: skip
+    calls = rows.group_by("key", "seq").agg(
+        n_kinds=pl.col("signature").n_unique(),
+        apart=pl.col("created_ns").max() - pl.col("created_ns").min(),
+        timeout=pl.col("timeout_ns").min(),
+    )
+    is_short = pl.col("seq") > pl.col("key").replace_strict(least, return_dtype=pl.Int64)
+    last = keyed.sort("record_id").group_by("rank").agg(pl.col("key", "seq").last())
+    ends_all = last.filter(pl.col("rank").is_in(list(known))).group_by("key", "seq").agg(ranks=pl.col("rank"))
+    left = {
+        (key, seq)
+        for key, seq, ranks in ends_all.iter_rows()
+        if set(groups[key].members) & known == set(ranks) and not set(groups[key].members) <= known
+    }
+    is_left = pl.Series([pair in left for pair in calls.select("key", "seq").iter_rows()], dtype=pl.Boolean)
+    failed = calls.filter(is_left | (pl.col("n_kinds") > 1) | (pl.col("apart") > pl.col("timeout")) | is_short)
+    if failed.is_empty():
+        return keyed, status
+    first = failed.group_by("key").agg(given_up=pl.col("seq").min())
+    keyed = keyed.join(first, on="key", how="left", maintain_order="left")
+    still = pl.col("retired") & (pl.col("is_p2p") | pl.col("completed_ns").is_not_null() | pl.col("given_up").is_null())
+    keyed = keyed.with_columns(retired=still | (pl.col("retired") & (pl.col("seq") < pl.col("given_up"))))
+    by_group = first.select(pl.col("key").str.split(" ").list.first().alias("group"), "given_up").unique("group")
+    status = status.join(by_group, on="group", how="left", maintain_order="left").with_columns(
+        completed=pl.when(pl.col("completed").is_not_null()).then(
+            pl.min_horizontal("completed", pl.col("given_up") - 1)
+        )
+    )
+    return keyed.drop("given_up"), status.drop("given_up")
 
 
 def _ended() -> pl.Expr:

@@ -6,13 +6,14 @@ The file lies beside the dumps of the flight recorder, if there are any, and is 
 from __future__ import annotations
 
 import re
+import sys
 from typing import TYPE_CHECKING
 
 import msgspec
 import polars as pl
 
 from stepscope.core import files
-from stepscope.core.errors import CorruptInput
+from stepscope.core.errors import CorruptInput, StepscopeError
 from stepscope.core.schema import PROCESSES, STACKS
 from stepscope.core.trace import Meta, Trace
 from stepscope.readers.common.source import IssueLog, Source
@@ -37,7 +38,14 @@ _LIBRARIES = re.compile(
     r"(?:^|/)(?:site|dist)-packages/|(?:^|/)lib/python3[^/]*/|^<|/torch/|\.so(?:\.|$)|^\[|\.c(?:c|pp|xx)?$|\.h$"
 )
 _ADDRESS = re.compile(r"0x[0-9a-f]+\Z")
-_MOST_FRAMES, _MOST_PROCESSES, _MOST_LETTERS = 256, 100_000, 300
+_MOST_FRAMES, _MOST_PROCESSES, _MOST_LETTERS, _MOST_BYTES = 256, 100_000, 300, 16 << 20
+#: Files with outputs of py-spy, and the lines in them.
+_PY_SPY = re.compile(r"py-?_?spy|stack", re.IGNORECASE)
+_LAST_NUMBER = re.compile(r"\d{1,9}")
+_PROCESS = re.compile(r"^Process (\d{1,9}): (.*)", re.MULTILINE)
+_THREAD = re.compile(r"^Thread ", re.MULTILINE)
+_NAME = re.compile(r'"(.*)"')
+_FRAME = re.compile(r"^    (\S[^\n]*?) \(([^\n]*?)(?::(\d{1,9}))?\)[ \t]*$", re.MULTILINE)
 
 
 class _Frame(msgspec.Struct):
@@ -50,6 +58,7 @@ class _Thread(msgspec.Struct):
     thread_name: str | None = None
     os_thread_id: int | None = None
     frames: list[_Frame] = []
+    pid: int = 0
 
 
 class _Process(msgspec.Struct):
@@ -84,15 +93,22 @@ def read(source: Source) -> Trace:
 
 
 def processes_of_folder(path: str, stacks: pl.DataFrame, issues: IssueLog) -> dict[str, pl.DataFrame]:
-    """The tables `processes` and `stacks`, for the folder of a dump that has these stacks; empty without the file."""
-    file = files.joined(files.split(path)[0] or ".", FILE)
-    if not files.exists(file):
-        return {}
+    """The tables `processes` and `stacks`, for the folder of a dump that has these stacks; empty without such files.
+
+    They come from the file of `stepscope hang`, and for other ranks from what `py-spy dump` printed, as text or JSON.
+    """
+    folder = files.split(path)[0] or "."
+    document = _Document("", [])
     try:
-        tables = _tables(_decoded(Source(file, None, None)), stacks.height)
+        if files.exists(file := files.joined(folder, FILE)):
+            document = _decoded(Source(file, None, None))
     except CorruptInput as error:
         issues.add("unreadable_processes", "warning", 1, error.message)
+    known = {one.rank for one in document.processes}
+    document.processes += [one for one in _of_py_spy(folder, issues) if one.rank not in known]
+    if not document.processes:
         return {}
+    tables = _tables(document, stacks.height)
     return {"processes": tables["processes"], "stacks": pl.concat([stacks, tables["stacks"]])}
 
 
@@ -106,6 +122,53 @@ def _decoded(source: Source) -> _Document:
     if len(document.processes) > _MOST_PROCESSES:
         raise CorruptInput(f"it lists more than {_MOST_PROCESSES:,} processes", _HINT, path=source.label)
     return document
+
+
+def _of_py_spy(folder: str, issues: IssueLog) -> list[_Process]:
+    """The processes in the outputs of py-spy in a folder, which have the rank as the last number of their names."""
+    try:
+        listed = files.files_in(folder, deep=False)
+    except StepscopeError:  # a bucket whose files may be read and not listed
+        return []
+    paths = [path for path in listed if _PY_SPY.search(files.split(path)[1]) and files.rank_of_dump(path) is None]
+    made = []
+    for path in paths[:_MOST_PROCESSES]:
+        process = _from_py_spy(b"".join(Source(path, None, _MOST_BYTES).chunks()))
+        if process is None:
+            issues.add("unreadable_processes", "warning", 1, f"{files.split(path)[1]} is no output of py-spy dump")
+        else:
+            number = int((_LAST_NUMBER.findall(files.split(path)[1]) or ["-1"])[-1])
+            process.rank = None if number in (-1, process.pid) else number
+            made.append(process)
+    return made
+
+
+def _from_py_spy(data: bytes) -> _Process | None:
+    """The process of `py-spy dump`, with or without `--json`; None for anything else."""
+    if data.lstrip().startswith(b"["):
+        try:
+            threads = msgspec.json.decode(data, type=list[_Thread])
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            return None
+        return _Process(threads[0].pid, threads=threads) if threads else None
+    text = data.decode("utf-8", "replace")
+    head = _PROCESS.search(text)
+    if head is None:
+        return None
+    threads = []
+    for part in _THREAD.split(text)[1:]:
+        number, _, rest = part.partition(" ")
+        name = _NAME.search(rest.partition("\n")[0])
+        frames = [_Frame(one[1], _in_full(one[2]), int(one[3] or 0)) for one in _FRAME.finditer(rest)]
+        own = int(number, 16) if number.startswith("0x") else int(number) if number.isdecimal() else None
+        threads.append(_Thread(name[1] if name else None, own, frames))
+    return _Process(int(head[1]), command=head[2].strip(), threads=threads)
+
+
+def _in_full(name: str) -> str:
+    """The name of a file that py-spy has shortened to that within its folder of libraries."""
+    top = name.partition("/")[0].removesuffix(".py")
+    return f"lib/python3/{name}" if top in sys.stdlib_module_names or name.startswith("torch/") else name
 
 
 def _tables(document: _Document, first_stack: int) -> dict[str, pl.DataFrame]:

@@ -199,7 +199,9 @@ def _rank_of(path: str, document: Fields) -> int:
     if number is None:
         match = _LAST_NUMBER.search(name)
         number = files.rank_in(path) if match is None else int(match[1])
-    members = [set(ranks) for one in _map(document.get("pg_config")).values() if (ranks := _ranks(_map(one)))]
+    # gloo writes the last group that was made, whether the rank is a member or not, under an empty name.
+    named = (one for name, one in _map(document.get("pg_config")).items() if _text(name))
+    members = [set(ranks) for one in named if (ranks := _ranks(_map(one)))]
     shared = set.intersection(*members) if members else set()
     if number is None or (shared and number not in shared):
         return min(shared) if len(shared) == 1 else -1 if number is None else number
