@@ -3,6 +3,7 @@
 python predictions.py oracle [--programs 200] [--first N] [--without all | none | FIELD,…] [--worst 20] [--keep DIR]
 python predictions.py pairs DATA       recordings before and after a change, in the collection of real traces
 python predictions.py lags DATA        steps replayed with pooled lags, and with those that other steps have
+python predictions.py ranks DATA       jobs of several ranks replayed together, against their recorded times
 python predictions.py identity DATA    no change at all must give the recorded step, for every real trace
 
 `oracle` asks ten questions about each random program; the truth is the program changed and simulated again. It
@@ -27,8 +28,13 @@ from step_simulator import simulate
 
 import stepscope
 from stepscope.analyses.critical_path.predictions import replayed_steps
+from stepscope.analyses.ranks.replay import job_times
+from stepscope.analyses.ranks.stragglers import straggler_evidence
+from stepscope.api.verbs import load_run
 from stepscope.core.errors import StepscopeError
+from stepscope.core.files import labels_of
 from stepscope.core.schema import DEVICE_WORK
+from stepscope.query.map_files import calls_of_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -298,6 +304,30 @@ def lags(args: argparse.Namespace) -> None:
     print(f"lags of other steps, {errors.size} traces: median error {middle:.3%} (bar 2 %), 95 % {high:.2%}")
 
 
+#: Folders of real jobs whose ranks share collectives.
+JOBS = {
+    "gloo": tuple(f"faultlab/ddp_straggler/{run}" for run in ("abnormal", "normal0", "normal1")),
+    "NCCL": ("traces/more/kineto-multirank/megatron-tp8-a100",),
+    "HCCL": ("traces/more/ascend/torch_npu-2rank-text/level0",),
+}
+
+
+def ranks(args: argparse.Namespace) -> None:
+    """Replay each job: ranks' own work and transfers as recorded, arrivals and ends as they follow from them."""
+    for library, folders in JOBS.items():
+        for folder in folders:
+            run = load_run(args.data / folder)
+            parts = calls_of_ranks(run, labels_of(run.paths), on_missing=print)
+            evidence = straggler_evidence(parts)
+            job = evidence.job
+            replayed, _ = job_times(job, evidence.clocks, [])
+            recorded = int(job.end.max() - job.start.min())
+            times = (
+                f"recorded {recorded / 1e6:.2f} ms, replayed {replayed / 1e6:.2f} ms, {replayed / recorded - 1:+.2%}"
+            )
+            print(f"{library} {folder}: {len(job.ranks)} ranks, {job.start.size} calls, {times}")
+
+
 def _question(answer: Answer) -> str:
     return "two changes" if len(answer.texts) > 1 else answer.texts[0].split("~", 1)[0].split(" /", 1)[0][:24]
 
@@ -313,7 +343,7 @@ def main() -> None:
     one.add_argument("--worst", type=int, default=20)
     one.add_argument("--keep")
     one.set_defaults(run=oracle)
-    for name, run in (("pairs", pairs), ("lags", lags), ("identity", identity)):
+    for name, run in (("pairs", pairs), ("lags", lags), ("ranks", ranks), ("identity", identity)):
         one = commands.add_parser(name)
         one.add_argument("data", type=Path)
         one.set_defaults(run=run)

@@ -15,6 +15,8 @@ from stepscope.reports.overview import overview
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from stepscope.core.report import Finding
+
 pytestmark = pytest.mark.exhaustive
 
 FOLDERS = (
@@ -22,6 +24,16 @@ FOLDERS = (
     "traces/more/kineto-cudagraph", "traces/more/kineto-multirank", "traces/more/kineto-recent", "traces/more/rocm-rpd",
     "traces/more/tpu-jax-trace", "faultlab/ddp_straggler",
 )  # fmt: skip
+
+
+def check_gain(finding: Finding, path: Path) -> None:
+    """Mending something saves no more than it costs, makes no step longer, and lies within its interval."""
+    gain, cost_ns = finding.gain, finding.value_ns
+    if gain is None or cost_ns is None:
+        return
+    at_most = cost_ns * (0.5 if gain.question.endswith("2x") else 1)
+    assert gain.low_ns <= gain.predicted_ns <= min(gain.high_ns, gain.step_ns), (path, finding.title)
+    assert gain.step_ns - gain.predicted_ns <= 1.15 * at_most + 0.01 * gain.step_ns, (path, finding.title)
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
@@ -39,6 +51,8 @@ def test_every_trace_has_a_report(shared: Path, folder: str) -> None:
         timed = [finding for finding in report.findings if finding.value_ns is not None]
         gains = [f.gain.gain_ratio if f.gain else f.share_ratio or 0.0 for f in timed]
         assert all(later <= gain + 0.001 for gain, later in pairwise(gains)), path
+        for finding in timed:
+            check_gain(finding, path)
         costs = [part.ratio for bar in report.bars for part in bar.parts if part.name.startswith("exposed comm")]
         assert sum(costs) < 0.4 or any(
             "ommunication" in f.title or "makes the others wait" in f.title for f in timed

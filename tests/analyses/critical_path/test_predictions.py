@@ -56,6 +56,16 @@ def test_a_share_of_time_is_not_a_gain():
     assert predicted(BOUND_BY_DEVICE, "op ~ linear: 2x")["predicted_ns"] < 60 * US
 
 
+def test_a_call_that_loads_a_kernel_costs_more_than_a_launch():
+    # 3 launches of 10 µs and one of 2,010 µs, with nothing queued before it.
+    launches = [(0, 10), (20, 10), (40, 10), (200, 2010)]
+    rows = [(call(ts, dur, "cudaLaunchKernel", key=f"{ts}"), kernel(ts + dur, 5, f"{ts}")) for ts, dur in launches]
+    marks = Row(MAIN, 0, 2300, "ProfilerStep#0", "step")
+    spans = spans_of(marks, *(row for pair in rows for row in pair))
+    row = predictions(spans, PATH_TRACKS, steps_of((0, 2300)), changes="launch: free").row(0, named=True)
+    assert (row["step_ns"], row["predicted_ns"]) == (2300 * US, 2260 * US)
+
+
 def test_changes_are_made_together():
     both = predicted(BOUND_BY_DEVICE, "class gemm: 2x", "host: 2x")["predicted_ns"]
     assert both < predicted(BOUND_BY_DEVICE, "class gemm: 2x")["predicted_ns"]

@@ -319,7 +319,10 @@ def _spoken_of(program: Program, change: Change) -> tuple[Bools, list[Intervals]
         held = list(_named_on_host(program, change))
         mine = called_within(work, held)
     elif change.subject == "launch":
-        held = list(_spans_like(spans, threads, is_launch_call, ("runtime", "driver")))
+        rows = np.flatnonzero(work.call >= 0)
+        loading = union(_warmed_up(work, rows, rows), work.returned[rows])  # which is not what launches usually cost
+        calls = _spans_like(spans, threads, is_launch_call, ("runtime", "driver"))
+        held = [difference(times, loading) for times in calls]
     elif change.subject == "loader":
         held = _fetches(program)
     elif change.subject == "sync":

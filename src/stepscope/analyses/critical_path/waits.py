@@ -398,8 +398,9 @@ _ITSELF, _WORKERS = re.compile(r"SingleProcess"), re.compile(r"MultiProcess")
 _WAITED = 0.02
 #: The producer sets the pace if turns differ by less than this, in relation to the consumer's own part of them.
 _PACED = 0.5
-#: Taking batches over takes about the same time each: fetches that differ by more than this are waits.
-_SAME = 0.1
+#: Taking batches over takes about the same time each: fetches that differ by more than this are waits. They may well
+#: differ by a tenth, of which a few fetches show up to a fifth.
+_SAME = 0.2
 #: Turns that differ by less are constant, and then fetches of this share of a turn are waits.
 _CONSTANT, _LONG = 0.01, 0.15
 #: Taking a batch over takes no more than this; if all fetches are waits it is taken for the shorter time.
