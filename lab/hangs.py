@@ -1,8 +1,9 @@
-"""Simulated jobs of 8 to 1,024 ranks that hang, with the truth.
+"""Simulated jobs of 8 to 1,024 ranks that hang, and real ones of gloo, with the truth.
 
     python lab/hangs.py --score 300          # as many simulated jobs, and 50 healthy ones, against `stepscope`
     python lab/hangs.py --real 16            # as many real jobs of gloo; needs PyTorch
     python lab/hangs.py --write FOLDER --seed 7
+    python lab/hangs.py --write FOLDER --largest 1024 --records 2000
 
 A simulated rank runs a program of collectives and messages (tensor, data, expert and pipeline groups), either waiting
 in each call or running ahead of its device. One to three ranks fail. Dumps are written as PyTorch writes them; ring
@@ -243,9 +244,9 @@ class Job:
         """Whether a rank waits in a call that does not end."""
         return any(own.ended < own.made for own in self.ranks)
 
-    def write(self, folder: Path, without: dict[int, str], *, as_json: bool, snapshot: int = 0) -> None:
+    def write(self, folder: Path, without: dict[int, str], *, as_json: bool, snapshot: int = 0, ring: int = 0) -> None:
         """The dumps. `without` are ranks whose dump is missing, empty or torn; `snapshot` shortens some."""
-        ring = self.rng.choice([40, 200, 2000])
+        ring = ring or self.rng.choice([40, 200, 2000])
         written_ns = _START_NS + max(own.at_ns for own in self.ranks) + (5_000_000 if snapshot else 900_000_000_000)
         offsets = [self.rng.randint(-3_000_000, 3_000_000) for _ in self.ranks]
         for rank in range(self.size):
@@ -354,6 +355,20 @@ def simulate(folder: Path, seed: int, *, largest: int = 1024, as_json: bool = Fa
         return {"seed": seed, "ranks": sorted(truth), "kinds": truth, "size": job.size, "ahead": job.ahead}
 
 
+def simulate_large(folder: Path, seed: int, size: int, n_records: int, *, as_json: bool = False) -> dict:
+    """Write the dumps of a job of so many ranks with so many records each, in which one rank stops near the end."""
+    rng = random.Random(seed)
+    job = Job(rng, size)
+    steps = [own.program[: len(own.program) // job.steps] for own in job.ranks]
+    for own, once in zip(job.ranks, steps, strict=True):
+        own.program = once * (n_records // min(map(len, steps)) + 2)
+    rank = rng.randrange(size)
+    job.ranks[rank].stop_at = n_records + 1
+    job.run()
+    job.write(folder, {}, as_json=as_json, ring=n_records)
+    return {"seed": seed, "ranks": [rank], "kinds": {rank: "never"}, "size": size, "ahead": job.ahead}
+
+
 def _took_effect(job: Job, rank: int, kind: str, untouched: list[Op]) -> bool:
     """Whether a rank came as far as its fault."""
     own = job.ranks[rank]
@@ -445,11 +460,16 @@ def main() -> int:
     parser.add_argument("--write", type=Path, metavar="FOLDER", help="write the dumps of one job, and truth.json")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--largest", type=int, default=1024, metavar="RANKS")
+    parser.add_argument("--records", type=int, metavar="N", help="--write a job of --largest ranks with N records each")
+    parser.add_argument("--json", action="store_true", help="--write JSON, not pickles")
     parser.add_argument("--verbose", action="store_true", help="print each job that was missed")
     options = parser.parse_args()
     if options.write:
         options.write.mkdir(parents=True, exist_ok=True)
-        truth = simulate(options.write, options.seed, largest=options.largest)
+        if options.records:
+            truth = simulate_large(options.write, options.seed, options.largest, options.records, as_json=options.json)
+        else:
+            truth = simulate(options.write, options.seed, largest=options.largest, as_json=options.json)
         (options.write / "truth.txt").write_text(json.dumps(truth) + "\n")
         print(json.dumps(truth))
     is_good = True
