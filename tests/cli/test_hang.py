@@ -5,10 +5,10 @@ import json
 from stepscope.record import hang
 
 
-def asked(pids, folder):
+def asked(_pids, folder, *, ranks=None):  # noqa: ARG001  as the function that it replaces
     """What a job of one process gives."""
     folder.mkdir()
-    process = {"pid": pids[0], "rank": 0, "state": "S", "threads": [], "problem": "py-spy failed"}
+    process = {"pid": 7, "rank": 0, "state": "S", "threads": [], "problem": "py-spy failed"}
     document = {"schema": "stepscope.processes/1", "host": "a", "processes": [process]}
     (folder / "processes.json").write_text(json.dumps(document))
     return folder, 1, 0
@@ -44,3 +44,13 @@ def test_a_running_process_is_asked_with_hang_and_not_by_a_trigger(run, tmp_path
     result = run("record", "--pid", "7", "--trigger-hang", "60s", "-o", str(tmp_path / "out"))
     assert result.code == 2
     assert "stepscope hang --pid 7" in result.err
+
+
+def test_ranks_are_a_list_or_all(run, monkeypatch, tmp_path):
+    wanted = []
+    monkeypatch.setattr(hang, "ask_job", lambda pids, folder, *, ranks: wanted.append(ranks) or asked(pids, folder))
+    for i, text in enumerate(("all", "0-2,9", "3")):
+        assert run("hang", "--ranks", text, "-o", str(tmp_path / str(i))).code == 0
+    assert wanted == [None, {0, 1, 2, 9}, {3}]
+    for words in (("--ranks", "a-b"), ("--ranks", ""), ()):
+        assert run("hang", *words, "-o", str(tmp_path / "none")).code == 2

@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+import stepscope
 from stepscope.core.errors import StepscopeError
 from stepscope.record import hang
 
@@ -78,6 +79,74 @@ def test_without_py_spy_states_are_known_and_the_reason_is_said(monkeypatch, tmp
     document = json.loads((folder / "processes.json").read_text())
     assert n_processes == len(document["processes"]) >= 1
     assert document["processes"][0]["problem"] == "py-spy is not installed: pip install py-spy"
+
+
+def test_what_accelerators_report_is_kept_with_their_errors(monkeypatch, tmp_path):
+    closed = []
+    maker = hang.gpus.Gpus(
+        described=list,
+        quick=lambda: iter([("gpu_usage", "%", "gpu0", 100.0)]),
+        slow=lambda: iter([("gpu_memory_used", "bytes", "gpu0", 5e9)]),
+        totals=lambda: iter(()),
+        issues=lambda: [{"code": "xid_errors", "severity": "warning", "count": 1, "example": "gpu0: Xid 79"}],
+        close=lambda: closed.append(True),
+    )
+    monkeypatch.setattr(hang.gpus, "opened", lambda: ([maker], []))
+    monkeypatch.setattr(hang.py_spy, "program", lambda: None)
+    monkeypatch.setattr(hang, "_WATCHED_S", 0.01)
+    folder, _, _ = hang.ask_job([os.getpid()], tmp_path / "out")
+    trace = stepscope.load(folder)
+    assert trace.counters.select("metric", "device", "value").rows() == [
+        ("gpu_usage", "gpu0", 100.0), ("gpu_memory_used", "gpu0", 5e9),
+    ]  # fmt: skip
+    report = stepscope.report(trace)
+    assert "Gpu0: Xid 79." in report.quality
+    assert [block.title for block in report.tables] == ["What each process does", "What the devices report"]
+    assert closed == [True]
+
+
+@pytest.fixture
+def jobs(monkeypatch, tmp_path):
+    """Two ranks of one job and, with `more`, a rank of another one; nothing is really asked."""
+    environments = {10: {"RANK": "0", "MASTER_PORT": "1"}, 11: {"RANK": "1", "MASTER_PORT": "1"}}
+    monkeypatch.setattr(hang, "descendants", lambda pid: [pid])
+    monkeypatch.setattr(hang, "is_alive", lambda _: True)
+    monkeypatch.setattr(hang.os, "listdir", lambda _: [*map(str, environments), "self"])
+    monkeypatch.setattr(hang.py_spy, "is_python", lambda pid: pid in environments)
+    monkeypatch.setattr(hang, "_environment", environments.__getitem__)
+    monkeypatch.setattr(hang, "_stat_of", lambda _: ("S", 1, 0))
+    monkeypatch.setattr(hang, "_watched", lambda members: [{"pid": pid} for pid in members])
+    monkeypatch.setattr(hang, "_copy_dumps", lambda *_: 0)
+    return environments, tmp_path / "out"
+
+
+def pids_asked(folder):
+    return [one["pid"] for one in json.loads((folder / "processes.json").read_text())["processes"]]
+
+
+def test_without_a_process_the_only_job_of_the_machine_is_asked(jobs):
+    _, folder = jobs
+    hang.ask_job([], folder)
+    assert pids_asked(folder) == [10, 11]
+
+
+def test_only_the_ranks_that_are_named_are_asked(jobs):
+    _, folder = jobs
+    hang.ask_job([], folder, ranks={1, 5})
+    assert pids_asked(folder) == [11]
+    with pytest.raises(StepscopeError, match="none of these ranks runs on this machine"):
+        hang.ask_job([10], folder.with_name("more"), ranks={7})
+
+
+def test_of_several_jobs_one_must_be_named(jobs):
+    environments, folder = jobs
+    environments[20] = {"RANK": "0", "MASTER_PORT": "2"}
+    with pytest.raises(StepscopeError, match="2 jobs run on this machine") as caught:
+        hang.ask_job([], folder)
+    assert "--pid 10, 20" in caught.value.hint
+    environments.clear()
+    with pytest.raises(StepscopeError, match="no process of this machine has a rank"):
+        hang.ask_job([], folder)
 
 
 def test_a_pipe_that_the_job_opened_is_asked_for_a_dump(tmp_path):

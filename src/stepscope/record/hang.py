@@ -21,12 +21,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.errors import StepscopeError
+from stepscope.record.counters import gpus
 from stepscope.record.stacks import py_spy
 from stepscope.record.system import meta
 from stepscope.record.system.proc import descendants, is_alive, process_stat, read_once
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
 SCHEMA = "stepscope.processes/1"
 PROCESSES = "processes.json"
@@ -36,6 +37,7 @@ _STACK_S = 30.0
 #: A job answers through its pipe within some seconds, or does not.
 _DUMP_S = 8.0
 _MOST_STACKS = 8
+_LIST = "list the job's processes: pgrep -af python"
 _TICKS = os.sysconf("SC_CLK_TCK")
 #: Steps made, and when the last one ended: the begin of what `_stepscope_step_messages` shares.
 _STEP = struct.Struct("<qq")
@@ -54,31 +56,50 @@ _USUAL_DUMPS = ("/tmp/nccl_trace_rank_", "~/.cache/torch/comm_lib_trace_rank_") 
 _DUMP_NAME = re.compile(r"(nccl|comm_lib)_trace_rank_")
 
 
-def ask_job(pids: Sequence[int], folder: Path) -> tuple[Path, int, int]:
+def ask_job(pids: Sequence[int], folder: Path, *, ranks: Collection[int] | None = None) -> tuple[Path, int, int]:
     """Write what the processes of a job do, and copies of its dumps, into a new folder.
 
     The job is each of the processes, their descendants, and all processes of this machine with the same master address
-    and port. Returns the folder, the number of processes and that of dumps. Raises StepscopeError (no such process, no
-    Python among them, the folder cannot be written).
+    and port. Without `pids` it is the only job of this machine whose processes have ranks. `ranks` are those to ask;
+    None: all. Returns the folder, the number of processes and that of dumps. Raises StepscopeError (no such process,
+    no Python among them, no such rank, several jobs, the folder cannot be written).
     """
     for pid in pids:
         if not is_alive(pid):
-            raise StepscopeError(f"there is no process {pid}", "list the job's processes: pgrep -af python")
-    members = _members_of(pids)
+            raise StepscopeError(f"there is no process {pid}", _LIST)
+    members = _members_of(pids) if pids else _only_job()
     if not members:
-        raise StepscopeError(
-            f"no Python runs in process {pids[0]} or below it", "name a process of the job: pgrep -af python"
-        )
+        raise StepscopeError(f"no Python runs in process {pids[0]} or below it", _LIST)
+    if ranks is not None:
+        members = {pid: env for pid, env in members.items() if _number(env.get("RANK")) in ranks}
+        if not members:
+            raise StepscopeError("none of these ranks runs on this machine", "ask all of them: --ranks all")
     try:
         folder.mkdir(parents=True)
     except OSError as error:
         raise StepscopeError(f"cannot write {folder}: {error.strerror}", "name another folder with -o") from None
     began = time.time_ns()
-    processes = _watched(members)
+    document = {
+        "schema": SCHEMA,
+        "host": socket.gethostname(),
+        "taken_unix_ns": began,
+        "processes": _watched(members),
+        **_devices(),
+    }
     n_dumps = _copy_dumps(members, folder, began)
-    document = {"schema": SCHEMA, "host": socket.gethostname(), "taken_unix_ns": began, "processes": processes}
     (folder / PROCESSES).write_text(json.dumps(document, indent=1), encoding="utf-8")
-    return folder, len(processes), n_dumps
+    return folder, len(members), n_dumps
+
+
+def _devices() -> dict[str, Any]:
+    """What the accelerators of this machine report now, as rows of metric, unit, device and value, and their errors."""
+    makers, issues = gpus.opened()
+    rows: list[Any] = []
+    for maker in makers:
+        rows += [*maker.quick(), *maker.slow()]
+        issues += maker.issues()
+        maker.close()
+    return {"counters": rows, "issues": issues}
 
 
 class HangWatch:
@@ -148,6 +169,20 @@ def _members_of(pids: Sequence[int]) -> dict[int, dict[str, str]]:
         return environments
     # A rank's own children (loader workers) inherit its environment: the one that is no child of another counts.
     return {pid: env for pid, env in with_rank.items() if not _has_parent_among(pid, with_rank)}
+
+
+def _only_job() -> dict[int, dict[str, str]]:
+    """The processes with ranks of the one job of this machine. Raises StepscopeError (none, or several jobs)."""
+    jobs: dict[tuple[str, ...], list[int]] = {}
+    for name in os.listdir("/proc"):  # noqa: PTH208  names alone
+        if name.isdecimal() and py_spy.is_python(int(name)) and (env := _environment(int(name))).get("RANK"):
+            jobs.setdefault(tuple(env.get(key, "") for key in _JOB), []).append(int(name))
+    if not jobs:
+        raise StepscopeError("no process of this machine has a rank", f"name one with --pid; {_LIST}")
+    if len(jobs) > 1:
+        first = ", ".join(str(pids[0]) for pids in jobs.values())
+        raise StepscopeError(f"{len(jobs)} jobs run on this machine", f"name a process of one: --pid {first}")
+    return _members_of(next(iter(jobs.values())))
 
 
 def _has_parent_among(pid: int, members: Mapping[int, Mapping[str, str]]) -> bool:

@@ -11,7 +11,7 @@ from stepscope.analyses.communication.hang_verdict import verdict_on
 from stepscope.analyses.communication.stuck_processes import doing_now, hang_of_processes
 from stepscope.core import units
 from stepscope.core.report import Block, Finding, Report
-from stepscope.core.schema import PROCESSES
+from stepscope.core.schema import COUNTERS, PROCESSES
 from stepscope.core.units import counted, percent, ranges
 from stepscope.reports._quality import lacks_of_issues
 
@@ -45,7 +45,7 @@ _NOBODY = "Nobody to blame: no process stands in a collective"
 _CHAINS_SHOWN = 8
 _SHOWN = ("rank", "waits_for", "culprit", "hops", "operation", "seq", "group_desc", "line")
 _MOST_FRAMES = 12
-_PROCESSES = 16
+_PROCESSES, _COUNTERS = 16, 24
 _PROCESSES_SHOWN = ("rank", "pid", "state", "cores_used", "awaits", "function", "line")
 
 
@@ -76,7 +76,7 @@ def processes_report(trace: Trace) -> Report:
     return Report(
         headline=" · ".join([_NOBODY if verdict == "healthy" else _verdict(verdict, blamed), *asked]),
         findings=tuple(_finding(row, now.get(row["rank"], "")) for row in culprits.iter_rows(named=True)),
-        tables=(Block("What each process does", PROCESSES, shown, "show processes"),),
+        tables=(Block("What each process does", PROCESSES, shown, "show processes"), *_devices(trace)),
         quality=(*([text] if not blamed else []), *([f"Innocent: {_ranks(innocent)}."] if blamed and innocent else []),
                  *lacks, *_lacks(trace)),
         issues=trace.issues,
@@ -109,13 +109,20 @@ def dumps_report(trace: Trace) -> Report:
     return Report(
         headline=" · ".join(facts),
         findings=tuple(_finding(row, now.get(row["rank"], "")) for row in culprits.iter_rows(named=True)),
-        tables=tuple(blocks) if graph.height else (),
+        tables=(*(blocks if graph.height else ()), *_devices(trace)),
         quality=(*([outcome.text] if outcome.text else []), *who, *_silent(waits.silent, blamed), *_lacks(trace)),
         issues=trace.issues,
         meta={"paths": [trace.meta.path], "world_size": waits.world, "n_dumps": n_dumps},
         findings_title="Who is to blame",
         more={"hang": _document(trace, table, graph, innocent, waits.silent)},
     )
+
+
+def _devices(trace: Trace) -> tuple[Block, ...]:
+    """What the accelerators reported when the job was asked."""
+    rows = trace.counters.select("device", "metric", "unit", "value")
+    block = Block("What the devices report", COUNTERS, rows.head(_COUNTERS), "show counters")
+    return (block,) if rows.height else ()
 
 
 def _verdict(verdict: str, blamed: list[int]) -> str:

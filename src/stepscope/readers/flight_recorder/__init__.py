@@ -33,7 +33,7 @@ FORMATS = (
             Sign(0.95, OBJECT, pattern=DUMP_AS_JSON),  # a profile may hold the same words
             Sign(0.5, path=files.DUMP),  # empty, or torn in its first bytes
         ),
-        provides=("collective_records", "group_status", "processes", "stacks", "issues"),
+        provides=("collective_records", "group_status", "processes", "stacks", "counters", "issues"),
         companion_files=family_of_dump,
         endings=(".json", ".pickle", ".pkl"),
     ),
@@ -42,7 +42,7 @@ FORMATS = (
         doc="processes of a job and their stacks (processes.json), as `stepscope hang` writes them; see hangs.md",
         module="flight_recorder.processes",
         signs=(Sign(1.0, OBJECT, pattern=re.compile(rb'"schema"\s*:\s*"stepscope\.processes/'), within=4096),),
-        provides=("processes", "stacks"),
+        provides=("processes", "stacks", "counters", "issues"),
         companion_files=_dumps_and_processes,
         endings=(".json",),
     ),

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 import polars as pl
 
 from stepscope.core import files
 from stepscope.core.errors import CorruptInput, StepscopeError
-from stepscope.core.schema import PROCESSES, STACKS
+from stepscope.core.schema import COUNTERS, PROCESSES, STACKS
 from stepscope.core.trace import Meta, Trace
 from stepscope.readers.common.source import IssueLog, Source
 
@@ -73,17 +73,29 @@ class _Process(msgspec.Struct):
     problem: str | None = None
 
 
+class _Issue(msgspec.Struct):
+    code: str
+    severity: Literal["info", "warning", "error"]
+    count: int
+    example: str
+
+
 class _Document(msgspec.Struct):
     schema: str
     processes: list[_Process]
     host: str = ""
     taken_unix_ns: int | None = None
+    #: Rows of metric, unit, device, value: what accelerators reported.
+    counters: list[tuple[str, str, str, float]] = []
+    issues: list[_Issue] = []
 
 
 def read(source: Source) -> Trace:
     """The processes of a job by themselves. Raises CorruptInput, StepscopeError (size limit)."""
     document = _decoded(source)
-    tables = _tables(document, 0)
+    issues = IssueLog()
+    tables = _tables(document, 0, issues)
+    tables["issues"] = issues.table()
     taken = document.taken_unix_ns
     origin = taken if taken is not None and 0 <= taken < 2**63 else None
     facts = {"host": document.host[:_MOST_LETTERS]} if document.host else {}
@@ -93,7 +105,7 @@ def read(source: Source) -> Trace:
 
 
 def processes_of_folder(path: str, stacks: pl.DataFrame, issues: IssueLog) -> dict[str, pl.DataFrame]:
-    """The tables `processes` and `stacks`, for the folder of a dump that has these stacks; empty without such files.
+    """The tables `processes`, `counters` and `stacks` for the folder of a dump with these stacks; empty without files.
 
     They come from the file of `stepscope hang`, and for other ranks from what `py-spy dump` printed, as text or JSON.
     """
@@ -109,7 +121,7 @@ def processes_of_folder(path: str, stacks: pl.DataFrame, issues: IssueLog) -> di
     if not document.processes:
         return {}
     tables = _tables(document, stacks.height)
-    return {"processes": tables["processes"], "stacks": pl.concat([stacks, tables["stacks"]])}
+    return {**tables, "stacks": pl.concat([stacks, tables["stacks"]])}
 
 
 def _decoded(source: Source) -> _Document:
@@ -171,7 +183,9 @@ def _in_full(name: str) -> str:
     return f"lib/python3/{name}" if top in sys.stdlib_module_names or name.startswith("torch/") else name
 
 
-def _tables(document: _Document, first_stack: int) -> dict[str, pl.DataFrame]:
+def _tables(document: _Document, first_stack: int, issues: IssueLog) -> dict[str, pl.DataFrame]:
+    for issue in document.issues[:_MOST_PROCESSES]:
+        issues.add(issue.code[:_MOST_LETTERS], issue.severity, max(issue.count, 0), issue.example[:_MOST_LETTERS])
     rows: list[dict[str, object]] = []
     stacks: list[list[str]] = []
     for one in document.processes:
@@ -197,7 +211,13 @@ def _tables(document: _Document, first_stack: int) -> dict[str, pl.DataFrame]:
         if frames:
             stacks.append([_text(frame) for frame in reversed(frames)])
     table = pl.DataFrame({"frames": stacks}, schema={"frames": pl.List(pl.String)})
+    counters = pl.DataFrame(
+        [(0, *row) for row in document.counters[:_MOST_PROCESSES]],
+        schema={name: COUNTERS.dtypes[name] for name in ("ts_ns", "metric", "unit", "device", "value")},
+        orient="row",
+    )
     return {
+        "counters": COUNTERS.conform(counters),
         "processes": PROCESSES.conform(pl.DataFrame(rows, schema=dict(PROCESSES.dtypes))),
         "stacks": STACKS.conform(table.with_row_index("stack_id", offset=first_stack)),
     }
