@@ -194,6 +194,8 @@ def _processes() -> dict[str, Any]:
         "schema": "stepscope.processes/1",
         "host": "a",
         "taken_unix_ns": 10**18,
+        "counters": [["gpu_busy", "ratio", "0", 1.0]],
+        "issues": [{"code": "counters_unavailable", "severity": "info", "count": 1, "example": "no AMD library"}],
         "processes": [
             {
                 "pid": 100 + rank, "rank": rank, "world_size": 2, "command": "python train.py", "state": "S",

@@ -120,7 +120,7 @@ def processes_of_folder(path: str, stacks: pl.DataFrame, issues: IssueLog) -> di
     document.processes += [one for one in _of_py_spy(folder, issues) if one.rank not in known]
     if not document.processes:
         return {}
-    tables = _tables(document, stacks.height)
+    tables = _tables(document, stacks.height, issues)
     return {**tables, "stacks": pl.concat([stacks, tables["stacks"]])}
 
 
@@ -185,7 +185,7 @@ def _in_full(name: str) -> str:
 
 def _tables(document: _Document, first_stack: int, issues: IssueLog) -> dict[str, pl.DataFrame]:
     for issue in document.issues[:_MOST_PROCESSES]:
-        issues.add(issue.code[:_MOST_LETTERS], issue.severity, max(issue.count, 0), issue.example[:_MOST_LETTERS])
+        issues.add(issue.code[:_MOST_LETTERS], issue.severity, min(max(issue.count, 0), 2**62), issue.example[:_MOST_LETTERS])
     rows: list[dict[str, object]] = []
     stacks: list[list[str]] = []
     for one in document.processes:
@@ -199,7 +199,7 @@ def _tables(document: _Document, first_stack: int, issues: IssueLog) -> dict[str
             "world_size": one.world_size if one.world_size is not None and 0 < one.world_size < 2**31 else None,
             "is_gone": state == "gone",
             "state": state,
-            "wait_channel": one.wait_channel,
+            "wait_channel": one.wait_channel and one.wait_channel[:_MOST_LETTERS],
             "cores_used": one.cores_used if one.cores_used is not None and 0 <= one.cores_used < 1e6 else None,
             **_doing(frames),
             "line": next((_text(frame) for frame in frames if not _LIBRARIES.search(frame.filename)), None),
