@@ -185,7 +185,8 @@ def _in_full(name: str) -> str:
 
 def _tables(document: _Document, first_stack: int, issues: IssueLog) -> dict[str, pl.DataFrame]:
     for issue in document.issues[:_MOST_PROCESSES]:
-        issues.add(issue.code[:_MOST_LETTERS], issue.severity, min(max(issue.count, 0), 2**62), issue.example[:_MOST_LETTERS])
+        count = min(max(issue.count, 0), 2**62)
+        issues.add(issue.code[:_MOST_LETTERS], issue.severity, count, issue.example[:_MOST_LETTERS])
     rows: list[dict[str, object]] = []
     stacks: list[list[str]] = []
     for one in document.processes:
