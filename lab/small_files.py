@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
-import re
 import pickle
+import re
 import sys
 from contextlib import contextmanager
 from pathlib import Path
