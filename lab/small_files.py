@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import pickle
+import re
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -275,7 +276,8 @@ def _ncu_report() -> ModuleType:
             )
 
     def load_report(path: str) -> Any:
-        listed = json.loads(Path(path).read_bytes()[4:]).get("actions")
+        text = re.sub(rb"\\u[dD][89a-fA-F]..", b"?", Path(path).read_bytes()[4:])  # its texts are always UTF-8
+        listed = json.loads(text).get("actions")
         actions = [Action(one) for one in listed] if isinstance(listed, list) else []
         part = SimpleNamespace(num_actions=lambda: len(actions), action_by_idx=actions.__getitem__)
         return SimpleNamespace(num_ranges=lambda: 1, range_by_idx=lambda _: part)

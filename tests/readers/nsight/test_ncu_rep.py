@@ -91,6 +91,11 @@ def test_kernels_with_all_their_numbers(report, packed):
     assert trace.tracks["stream"].to_list() == [7]
 
 
+def test_a_size_that_is_no_64_bit_number_is_unknown(report, monkeypatch):
+    monkeypatch.setitem(METRICS, "launch__grid_dim_x", (5e301, ""))
+    assert report(Action("gemm")).kernels.select("grid_x", "block_x").rows() == [(None, 128)]
+
+
 def test_graphs_and_ranges_are_left_out_and_counted(report):
     trace = report(Action("gemm"), Action("graph", 2))
     assert trace.spans.height == 1

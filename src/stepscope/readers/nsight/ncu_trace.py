@@ -362,7 +362,7 @@ def _axes(dims: pl.Series, what: str, facts: _Facts) -> list[pl.Series]:
         sizes = parts.list.get(i, null_on_oob=True).to_frame("text").select(_whole(pl.col("text"))).to_series()
         known = dims.replace_strict(distinct, sizes, return_dtype=pl.Int64) if len(distinct) else None
         if known is None or known.null_count() == len(dims):
-            known = facts.of((f"launch__{what}_dim_{axis}",)).cast(pl.Int64)
+            known = facts.of((f"launch__{what}_dim_{axis}",)).cast(pl.Int64, strict=False)
         axes.append(known)
     return axes
 
