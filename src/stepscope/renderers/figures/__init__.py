@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.core.errors import StepscopeError
 from stepscope.core.registry import Registry
-from stepscope.renderers.figures._style import COLOURS, titled
+from stepscope.renderers.figures._style import COLOURS, PALETTE, titled
 from stepscope.renderers.figures.figure import Drawn, Figure, Link
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "COLOURS",
     "FIGURES",
+    "PALETTE",
     "Drawn",
     "Figure",
     "Link",

@@ -25,9 +25,10 @@ function rangesOf(lanes, count) {
   return first;
 }
 
-export function serverSource(root) {
+// `hidden` is the set of kinds that are left out; what is left moves up, so that depths change with it.
+export function serverSource(root, hidden) {
   const call = async (index, path, parameters = {}, signal = undefined) => {
-    const query = new URLSearchParams(parameters).toString();
+    const query = new URLSearchParams(hidden.size ? { ...parameters, hide: [...hidden].join(",") } : parameters).toString();
     for (let attempt = 0; ; attempt++) {
       const answer = await fetch(`${root}/api/trace/${index}/${path}${query ? "?" + query : ""}`, { signal });
       if (answer.ok) return answer;
