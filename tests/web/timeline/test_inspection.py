@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from web_traces import training, written
+from web_traces import document, event, training, written
 
 from stepscope import load
 from stepscope.core.errors import UnknownName
@@ -111,3 +111,11 @@ def test_a_name_of_a_report_without_its_number_stands_for_all_that_have_one(tmp_
     made = scene_of(load(written(tmp_path / "t.json", document)))
     assert matching_spans(made, "loop_fusion", exact=True)["n_names"] == 2
     assert matching_spans(made, "loop_fusion.1", exact=True)["n_names"] == 1
+
+
+def test_nested_spans_of_a_category_count_once_on_each_track(tmp_path):
+    events = [event("outer", 0, 100), event("inner", 10, 50), event("other thread", 20, 30, tid=2)]
+    trace = load(written(tmp_path / "t.json", document(events)))
+    made = scene_of(trace)
+    row = statistics(made, made.first_ns, made.last_ns)["categories"][0]
+    assert (row["name"], row["count"], row["total"]) == ("operator", 3, "130 µs")

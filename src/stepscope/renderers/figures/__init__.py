@@ -53,6 +53,7 @@ FIGURES = Registry(
         "roofline": "stepscope.renderers.figures.roofline",
         "utilisation": "stepscope.renderers.figures.over_time:UTILISATION",
         "python-stacks": "stepscope.renderers.figures.python_stacks",
+        "call-stacks": "stepscope.renderers.figures.python_stacks:CALL_STACKS",
         "diff": "stepscope.renderers.figures.ranked:DIFF",
         "parts": "stepscope.renderers.figures.parts",
         "hang-matrix": "stepscope.renderers.figures.hang_matrix",

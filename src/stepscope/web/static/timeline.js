@@ -317,12 +317,21 @@ async function select(range) {
   remember();
   redraw();
   try {
-    const parts = await Promise.all(state.traces.map(async (trace) => ({
-      title: trace.layout.rank === null ? trace.layout.label : `rank ${trace.layout.rank}`,
-      sums: await source.statistics(trace.index, Math.floor(range[0] - trace.offset), Math.max(Math.ceil(range[1] - trace.offset), Math.floor(range[0] - trace.offset) + 1)),
-    })));
+    const parts = await Promise.all(state.traces.map(async (trace) => {
+      const low = Math.floor(range[0] - trace.offset), high = Math.max(Math.ceil(range[1] - trace.offset), low + 1);
+      const title = trace.layout.rank === null ? trace.layout.label : `rank ${trace.layout.rank}`;
+      return { title, sums: await source.statistics(trace.index, low, high), flames: flamesOf(trace, low, high) };
+    }));
     if (state.range === range) showStatistics(panel, parts, (name) => { $("find").value = name; find(name, true, false); });
   } catch (error) { trouble(error); }
+}
+
+// Addresses of flame graphs of a range; a report in one file has none.
+function flamesOf(trace, low, high) {
+  if ($("embedded")) return {};
+  const address = (of) => `${document.body.dataset.root || ""}/tables/call-stacks?${new URLSearchParams({ t: trace.index, "o.of": of, "o.begin_ns": low, "o.end_ns": high })}`;
+  const kinds = new Set(trace.layout.legend.map((kind) => kind.label));
+  return { host: address("host"), ...(kinds.has("computation") || kinds.has("communication") || kinds.has("copies") ? { device: address("device") } : {}) };
 }
 
 // ---- finding
