@@ -104,11 +104,11 @@ def test_stacks_metrics_and_the_other_half_of_autograd_are_told(scene):
 
 
 def test_a_name_of_a_report_without_its_number_stands_for_all_that_have_one(tmp_path):
-    document = training()
-    kernels = [event for event in document["traceEvents"] if event.get("cat") == "kernel"]
-    for i, event in enumerate(kernels):
-        event["name"] = f"loop_fusion.{i % 2}"
-    made = scene_of(load(written(tmp_path / "t.json", document)))
+    content = training()
+    kernels = [one for one in content["traceEvents"] if one.get("cat") == "kernel"]
+    for i, kernel in enumerate(kernels):
+        kernel["name"] = f"loop_fusion.{i % 2}"
+    made = scene_of(load(written(tmp_path / "t.json", content)))
     assert matching_spans(made, "loop_fusion", exact=True)["n_names"] == 2
     assert matching_spans(made, "loop_fusion.1", exact=True)["n_names"] == 1
 
