@@ -118,6 +118,14 @@ def _json(path: Path, magic: bytes = b"") -> Lists:
     )
 
 
+def _json_lines(path: Path) -> Lists:
+    """The objects of lines."""
+    return _objects(
+        [json.loads(line) for line in _read(path).splitlines()],
+        lambda rows: "\n".join(map(json.dumps, rows)).encode("utf-8", "surrogatepass"),
+    )
+
+
 def _pickle(path: Path) -> Lists:
     """The same of a pickle. Seeds are files of our own, or of recorders that we ran."""
     document = pickle.loads(_read(path))
@@ -351,7 +359,8 @@ def _bits(value: Any, n: int) -> int:
 
 
 _DECODERS: dict[str, Callable[[Path], Lists]] = {
-    ".json": _json, ".hatchet": _json, ".csv": _csv, ".tsv": _csv, ".txt": _text, ".log": _text,
+    ".json": _json, ".jsonl": _json_lines, ".prom": _text,
+    ".hatchet": _json, ".csv": _csv, ".tsv": _csv, ".txt": _text, ".log": _text,
     ".sqlite": _database, ".db": _database, ".rpd": _database, ".pb": _protobuf, ".ring": _ring,
     ".pftrace": _protobuf, ".pickle": _pickle, ".dump": _pickle, ".ncu-rep": partial(_json, magic=b"NVR\0"),
 }  # fmt: skip

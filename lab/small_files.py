@@ -67,6 +67,7 @@ def write_all(target: Path) -> dict[str, Path]:
     )
     put("processes", "processes.json", json.dumps(_processes()))
     put("step-costs", "costs.json", json.dumps({"batch_cost_s": [[0.1, 16], [0.2, 16]], "reader_cost_s": [[0.01, 0]]}))
+    _served(put)
     for name in STORED:
         stepscope.export(stepscope.load_run([str(seeds[name])]), "parquet", output=target / f"stored-{name}")
         seeds[f"stored-{name}"] = next((target / f"stored-{name}").glob("*/meta.json")).parent
@@ -284,6 +285,39 @@ def _ncu_report() -> ModuleType:
     package: Any = ModuleType("ncu_report")
     package.load_report = load_report
     return package
+
+
+def _served(put: Any) -> None:
+    """Requests to an engine: one by one, of a benchmark, with a profile of batches; and scrapes of its metrics."""
+    rows = [
+        {"request_id": f"r{i}", "arrival_time": T0 / 1e9 + i / 100, "ttft": 0.01, "e2e_latency": 0.05 + i / 1000,
+         "queue_time": 0.001 * i, "prompt_tokens": 100, "output_tokens": 8, "itl": [0.005, 0.01]}
+        for i in range(24)
+    ]  # fmt: skip
+    lines = "\n".join(map(json.dumps, rows))
+    put("requests", "requests.jsonl", lines)
+    lists = {"ttfts": [0.1] * 9, "itls": [[0.01, 0.02]] * 9, "output_lens": [3] * 9, "errors": [""] * 9}
+    put("requests-benchmark", "result.json", json.dumps({"request_throughput": 2.0, **lists}))
+    put("requests-profile", "requests.jsonl", lines)
+    calls = [{"ph": "X", "pid": 1, "tid": 1, "cat": cat, "name": name, "ts": 10_000 * i + at, "dur": dur,
+              "args": {"correlation": i}}
+             for i in range(20)
+             for cat, name, at, dur in (
+                 ("user_annotation", "step[EXTEND bs=1 toks=512]" if i % 7 == 3 else "step[DECODE bs=4]", 0, 9_000),
+                 ("cuda_runtime", "cudaGraphLaunch", 10, 5))]  # fmt: skip
+    work = [{"ph": "X", "pid": 0, "tid": 7, "cat": "kernel", "name": "k", "ts": 10_000 * i + 50, "dur": 9_500,
+             "args": {"correlation": i, "device": 0, "stream": 7}} for i in range(20)]  # fmt: skip
+    document = {"schemaVersion": 1, "baseTimeNanoseconds": T0, "traceEvents": [*calls, *work]}
+    put("requests-profile", "profile.json", json.dumps(document))
+    for scrape in range(2):
+        text = '# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{engine="0"} 3\n'
+        for name in ("time_to_first_token", "inter_token_latency", "e2e_request_latency", "request_queue_time"):
+            text += f"# TYPE vllm:{name}_seconds histogram\n"
+            buckets = zip(("0.1", "0.5", "+Inf"), (2 + scrape, 6 + scrape, 9 + 3 * scrape), strict=True)
+            text += "".join(f'vllm:{name}_seconds_bucket{{engine="0",le="{le}"}} {n}\n' for le, n in buckets)
+            text += f'vllm:{name}_seconds_sum{{engine="0"}} {2.5 + scrape}\n'
+            text += f'vllm:{name}_seconds_count{{engine="0"}} {9 + 3 * scrape}\n'
+        put("metrics", f"metrics-{T0 // 10**9 + scrape}.prom", text)
 
 
 def _tree() -> dict[str, Any]:

@@ -11,6 +11,7 @@ from stepscope import load_run, store
 from stepscope.api.loading import FileOpener, loaded, named_as
 from stepscope.core.errors import StepscopeError
 from stepscope.core.trace import Opener, Trace
+from stepscope.readers import SideFiles
 from stepscope.store.blobs import settled
 
 
@@ -44,7 +45,7 @@ def test_a_file_that_is_opened_once_is_not_kept(file):
 
 
 def test_what_a_trace_depends_on_changes_with_the_files_beside_it(file, tmp_path):
-    opener = FileOpener(None, None, 10**9, None)
+    opener = FileOpener(SideFiles(), None, 10**9, None)
     bare = opener.depends(file)
     assert bare == (10**9,)
     (tmp_path / "run" / "counters.csv").write_text("ts_ns,metric,unit,device,value\n")
@@ -55,13 +56,13 @@ def test_what_a_trace_depends_on_changes_with_the_files_beside_it(file, tmp_path
 
 
 def test_of_what_comes_from_elsewhere_nothing_is_said(file):
-    assert FileOpener("other/counters.csv", None, None, None).depends(file) is None
-    assert FileOpener(None, "kernels.ncu-rep", None, None).depends(file) is None
+    assert FileOpener(SideFiles("other/counters.csv"), None, None, None).depends(file) is None
+    assert FileOpener(SideFiles(), "kernels.ncu-rep", None, None).depends(file) is None
 
 
 def test_an_opener_can_be_sent_without_its_listener(file):
     told = []
-    opener = pickle.loads(pickle.dumps(FileOpener(None, None, None, lambda *what: told.append(what))))
+    opener = pickle.loads(pickle.dumps(FileOpener(SideFiles(), None, None, lambda *what: told.append(what))))
     assert isinstance(opener(file), Trace)
     assert not told
 
@@ -96,7 +97,7 @@ def test_many_files_of_a_folder_are_named_by_it_and_options_follow(tmp_path):
     for rank in range(5):
         (tmp_path / f"rank{rank}.json").write_text('{"traceEvents": []}')
     paths = sorted(str(path) for path in tmp_path.iterdir())
-    opener = FileOpener("a b.csv", None, None, None)
+    opener = FileOpener(SideFiles("a b.csv"), None, None, None)
     assert named_as(paths, paths, opener) == (str(tmp_path), "--counters", "a b.csv")
     assert named_as(paths[:3], paths[:3], opener)[:3] == tuple(paths[:3])
     (tmp_path / "rank5.json").write_text('{"traceEvents": []}')

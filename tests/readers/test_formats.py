@@ -95,6 +95,8 @@ def test_side_files_are_not_sure_enough_to_be_taken_for_traces_of_a_folder():
         "latencyprism-counters",
         "step_costs",
         "counters",
+        "requests",
+        "metrics",
     }
 
 

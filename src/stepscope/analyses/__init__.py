@@ -38,6 +38,7 @@ _OF_TRACES = {
     "roofline": "stepscope.analyses.costs.roofline",
     "mfu": "stepscope.analyses.costs.mfu",
     "batches": "stepscope.analyses.steps.batches",
+    "requests": "stepscope.analyses.steps.requests",
     "idle": "stepscope.analyses.steps.idle",
     "critical-path": "stepscope.analyses.critical_path.critical_path",
     "predictions": "stepscope.analyses.critical_path.predictions",

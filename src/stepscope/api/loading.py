@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from stepscope import readers
 from stepscope.core import files
 from stepscope.core.trace import Trace
+from stepscope.readers import NO_SIDE_FILES, SideFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,16 +25,15 @@ _MOST_NAMED = 4
 def loaded(
     path: PathLike,
     *,
-    counters: PathLike | None = None,
+    side: SideFiles = NO_SIDE_FILES,
     kernel_counters: Trace | PathLike | None = None,
     max_bytes: int | None = None,
     progress: Callable[[int], None] | None = None,
     cache: bool = True,
 ) -> Trace:
     """A trace, read or taken from the cache, as in `stepscope.load`. With `cache` false it is not put there."""
-    side_file = None if counters is None else os.fspath(counters)
     read = readers.open_trace if cache else readers.open_once
-    trace = read(os.fspath(path), counters=side_file, max_bytes=max_bytes, progress=progress)
+    trace = read(os.fspath(path), side=side, max_bytes=max_bytes, progress=progress)
     if kernel_counters is None:
         return trace
     from stepscope.analyses.ncu_join import stitched
@@ -47,7 +47,7 @@ def loaded(
 class FileOpener:
     """Opens one file of a run. It can be pickled for another process, which then reports no progress."""
 
-    counters: str | None
+    side: SideFiles
     kernel_counters: Trace | str | None
     max_bytes: int | None
     progress: Callable[[str, int], None] | None
@@ -62,7 +62,7 @@ class FileOpener:
 
     def depends(self, path: str) -> tuple[object, ...] | None:
         """All that a trace depends on besides its file; None if other traces or files elsewhere are joined to it."""
-        if self.counters is not None or self.kernel_counters is not None:
+        if self.side != NO_SIDE_FILES or self.kernel_counters is not None:
             return None
         return (self.max_bytes, *((side, *(files.state_of(side) or ())) for side in readers.side_files(path)))
 
@@ -70,7 +70,7 @@ class FileOpener:
         measured = self.kernel_counters
         return loaded(
             path,
-            counters=self.counters,
+            side=self.side,
             kernel_counters=_read_once(measured, self.max_bytes) if isinstance(measured, str) else measured,
             max_bytes=self.max_bytes,
             progress=partial(self.progress, path) if self.progress else None,
@@ -78,7 +78,7 @@ class FileOpener:
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        return FileOpener, (self.counters, self.kernel_counters, self.max_bytes, None)
+        return FileOpener, (self.side, self.kernel_counters, self.max_bytes, None)
 
 
 def named_as(names: Sequence[str], paths: Sequence[str], opener: FileOpener) -> tuple[str, ...]:
@@ -86,7 +86,8 @@ def named_as(names: Sequence[str], paths: Sequence[str], opener: FileOpener) -> 
     if len(names) > _MOST_NAMED:
         folder = Path(names[0]).parent
         names = [str(folder)] if folder.is_dir() and readers.expand([str(folder)]) == list(paths) else names
-    options = {"--counters": opener.counters, "--with": opener.kernel_counters, "--max-bytes": opener.max_bytes}
+    of_side = {f"--{one.name}": getattr(opener.side, one.name) for one in fields(opener.side)}
+    options = {**of_side, "--with": opener.kernel_counters, "--max-bytes": opener.max_bytes}
     given = [(flag, str(value)) for flag, value in options.items() if value and not isinstance(value, Trace)]
     return (*names, *(word for pair in given for word in pair))
 

@@ -30,12 +30,16 @@ def load(
     path: PathLike,
     *,
     counters: PathLike | None = None,
+    capture: PathLike | None = None,
+    requests: PathLike | None = None,
     kernel_counters: Trace | PathLike | None = None,
     max_bytes: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Trace:
     """Read one file, or a folder with one trace, with the counters recorded with it (or in the file `counters`).
 
+    `capture` is a trace in which replayed graphs were captured, or a folder of such traces. `requests` is a file or
+    folder of what requests to the engine took. Without them those in the folder of the file are taken.
     `kernel_counters` is a trace or file with hardware counters of single kernels, as Nsight Compute measures them; they
     are joined to the kernels of this timeline. `max_bytes` limits the unpacked size of a file. `progress` is called
     with the number of bytes read so far.
@@ -48,35 +52,39 @@ def load(
     ('PyTorch', 12, True)
     """
     from stepscope.api.loading import loaded
+    from stepscope.readers import SideFiles
 
-    return loaded(path, counters=counters, kernel_counters=kernel_counters, max_bytes=max_bytes, progress=progress)
+    side = SideFiles.of(counters, capture, requests)
+    return loaded(path, side=side, kernel_counters=kernel_counters, max_bytes=max_bytes, progress=progress)
 
 
 def load_run(
     paths: PathLike | Iterable[PathLike],
     *,
     counters: PathLike | None = None,
+    capture: PathLike | None = None,
+    requests: PathLike | None = None,
     kernel_counters: Trace | PathLike | None = None,
     max_bytes: int | None = None,
     progress: Callable[[str, int], None] | None = None,
 ) -> Run:
     """The traces of one job: files, folders, patterns. Iterating reads each, and keeps none in memory.
 
-    `counters`, `kernel_counters` and `max_bytes` are those of `load`; a file of kernel counters is read once.
+    `counters`, `capture`, `requests`, `kernel_counters` and `max_bytes` are those of `load`; a file of kernel counters
+    is read once.
     `progress` is called with the file and the bytes read of it. Raises StepscopeError if there is no file.
 
     >>> [trace.rank for trace in load_run("examples/demo-cpu-2ranks")]
     [0, 1]
     """
     from stepscope.api.loading import FileOpener, named_as
-    from stepscope.readers import expand
+    from stepscope.readers import SideFiles, expand
 
     names = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     files = expand([os.fspath(name) for name in names])
-    side_file = None if counters is None else os.fspath(counters)
     if kernel_counters is not None and not isinstance(kernel_counters, Trace):
         kernel_counters = os.fspath(kernel_counters)
-    opener = FileOpener(side_file, kernel_counters, max_bytes, progress)
+    opener = FileOpener(SideFiles.of(counters, capture, requests), kernel_counters, max_bytes, progress)
     return Run(tuple(files), opener, named_as([os.fspath(name) for name in names], files, opener))
 
 

@@ -127,6 +127,22 @@ Counters = Annotated[
         metavar="FILE", help="Counters of the run, if they are not in counters.csv next to it.", show_default=False
     ),
 ]
+Capture = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PATH",
+        help="The trace in which replayed graphs were captured, or a folder, if not in capture_traces.",
+        show_default=False,
+    ),
+]
+Requests = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PATH",
+        help="What requests to the engine took, if not in requests.jsonl next to it.",
+        show_default=False,
+    ),
+]
 With = Annotated[
     str | None,
     typer.Option(
@@ -159,6 +175,8 @@ def opened(
     kernel_counters: str | None = None,
     max_bytes: str | None = None,
     *,
+    capture: str | None = None,
+    requests: str | None = None,
     no_progress: bool,
 ) -> Iterator[Run]:
     """The run at the paths. Raises StepscopeError if there is none, typer.BadParameter for a wrong size."""
@@ -170,7 +188,10 @@ def opened(
     _let_interrupts_through()
     files: list[str] = []
     with progress(files, wanted=not no_progress) as tell:
-        run = load_run(paths, counters=counters, kernel_counters=kernel_counters, max_bytes=limit, progress=tell)
+        run = load_run(
+            paths, counters=counters, capture=capture, requests=requests, kernel_counters=kernel_counters,
+            max_bytes=limit, progress=tell,
+        )  # fmt: skip
         files += run.paths
         yield run
 

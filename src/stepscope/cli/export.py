@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from stepscope.cli._output import STDOUT, check_target, complain, emit, emit_stream
-from stepscope.cli._run import Counters, Force, MaxBytes, NoProgress, Output, With, opened, parsed
+from stepscope.cli._run import Capture, Counters, Force, MaxBytes, NoProgress, Output, Requests, With, opened, parsed
 
 # Unknown options may belong to the kind, and help needs the kind too.
 SETTINGS: dict[str, Any] = {
@@ -35,6 +35,8 @@ def command(
     output: Output = None,
     force: Force = False,
     counters: Counters = None,
+    capture: Capture = None,
+    requests: Requests = None,
     kernel_counters: With = None,
     max_bytes: MaxBytes = None,
     no_progress: NoProgress = False,
@@ -60,7 +62,13 @@ def command(
     if kind.folder and output in (None, STDOUT):
         raise typer.BadParameter(f"{to} is a folder, which -o has to name, as in '-o kept'")
     with opened(
-        paths, counters=counters, kernel_counters=kernel_counters, max_bytes=max_bytes, no_progress=no_progress
+        paths,
+        counters=counters,
+        capture=capture,
+        requests=requests,
+        kernel_counters=kernel_counters,
+        max_bytes=max_bytes,
+        no_progress=no_progress,
     ) as run:
         check_target(output, run.paths, force=force, folder=kind.folder)
 

@@ -8,6 +8,7 @@ import typer
 
 from stepscope.cli._output import check_target, emit, renderer_for, screen
 from stepscope.cli._run import (
+    Capture,
     Counters,
     Dask,
     Force,
@@ -16,6 +17,7 @@ from stepscope.cli._run import (
     NoProgress,
     Output,
     Paths,
+    Requests,
     Strict,
     With,
     Workers,
@@ -44,6 +46,8 @@ def command(
     dask: Dask = None,
     strict: Strict = False,
     counters: Counters = None,
+    capture: Capture = None,
+    requests: Requests = None,
     kernel_counters: With = None,
     max_bytes: MaxBytes = None,
     no_progress: NoProgress = False,
@@ -63,7 +67,13 @@ def command(
     limit = None if memory_limit is None else size_of(memory_limit, option="--memory-limit")
     with (
         opened(
-            paths, counters=counters, kernel_counters=kernel_counters, max_bytes=max_bytes, no_progress=no_progress
+            paths,
+            counters=counters,
+            capture=capture,
+            requests=requests,
+            kernel_counters=kernel_counters,
+            max_bytes=max_bytes,
+            no_progress=no_progress,
         ) as run,
         ranks_done(wanted=not no_progress) as tell,
     ):

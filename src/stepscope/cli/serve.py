@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from stepscope.cli._output import complain
-from stepscope.cli._run import Counters, MaxBytes, Paths, size_of
+from stepscope.cli._run import Capture, Counters, MaxBytes, Paths, Requests, size_of
 from stepscope.core.errors import StepscopeError
 
 SETTINGS: dict[str, Any] = {"short_help": "Show traces as a page in the browser, with a timeline."}
@@ -32,6 +32,8 @@ def command(
     ] = 0,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Do not open a browser.")] = False,
     counters: Counters = None,
+    capture: Capture = None,
+    requests: Requests = None,
     max_bytes: MaxBytes = None,
     keep: Annotated[
         str, typer.Option(metavar="SIZE", help="Use so much memory for traces that have been read.")
@@ -43,6 +45,7 @@ def command(
     reach the page, unless you give --host.
     """
     from stepscope.cli._run import keep_freed_memory
+    from stepscope.readers import SideFiles
     from stepscope.web.app import application
     from stepscope.web.guard import is_loopback
 
@@ -51,7 +54,8 @@ def command(
     keep_freed_memory()
     token = None if is_loopback(host) else secrets.token_urlsafe(24)
     limit = None if max_bytes is None else size_of(max_bytes)
-    app = application(paths, host=host, token=token, counters=counters, max_bytes=limit, keep_bytes=size_of(keep))
+    side = SideFiles.of(counters, capture, requests)
+    app = application(paths, host=host, token=token, side=side, max_bytes=limit, keep_bytes=size_of(keep))
     listener = _listening(host, port)
     import uvicorn  # while the application reads already
 

@@ -10,6 +10,7 @@ import typer
 
 from stepscope.cli._output import check_target, complain, emit, renderer_for, screen
 from stepscope.cli._run import (
+    Capture,
     Counters,
     Dask,
     Force,
@@ -17,6 +18,7 @@ from stepscope.cli._run import (
     MemoryLimit,
     NoProgress,
     Output,
+    Requests,
     Strict,
     With,
     Workers,
@@ -88,6 +90,8 @@ def command(
     output: Output = None,
     force: Force = False,
     counters: Counters = None,
+    capture: Capture = None,
+    requests: Requests = None,
     kernel_counters: With = None,
     max_bytes: MaxBytes = None,
     workers: Workers = None,
@@ -132,7 +136,13 @@ def command(
 
     with (
         opened(
-            paths, counters=counters, kernel_counters=kernel_counters, max_bytes=max_bytes, no_progress=no_progress
+            paths,
+            counters=counters,
+            capture=capture,
+            requests=requests,
+            kernel_counters=kernel_counters,
+            max_bytes=max_bytes,
+            no_progress=no_progress,
         ) as run,
         ranks_done(wanted=not no_progress) as tell,
     ):

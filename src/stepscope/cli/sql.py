@@ -10,7 +10,19 @@ from typing import Annotated, Any
 import typer
 
 from stepscope.cli._output import check_target, complain, emit, renderer_for, screen
-from stepscope.cli._run import Counters, Force, MaxBytes, NoProgress, Output, opened, ranks_done, seconds_of, size_of
+from stepscope.cli._run import (
+    Capture,
+    Counters,
+    Force,
+    MaxBytes,
+    NoProgress,
+    Output,
+    Requests,
+    opened,
+    ranks_done,
+    seconds_of,
+    size_of,
+)
 from stepscope.core.errors import StepscopeError
 
 SETTINGS: dict[str, Any] = {"short_help": "Query the tables of all ranks in SQL.", "options_metavar": "[OPTIONS]"}
@@ -47,6 +59,8 @@ def command(
     output: Output = None,
     force: Force = False,
     counters: Counters = None,
+    capture: Capture = None,
+    requests: Requests = None,
     max_bytes: MaxBytes = None,
     no_progress: NoProgress = False,
 ) -> None:
@@ -74,7 +88,9 @@ def command(
     if not seconds:
         raise typer.BadParameter("the time must be above 0", param_hint="--timeout")
     with (
-        opened(paths, counters=counters, max_bytes=max_bytes, no_progress=no_progress) as run,
+        opened(
+            paths, counters=counters, capture=capture, requests=requests, max_bytes=max_bytes, no_progress=no_progress
+        ) as run,
         ranks_done(wanted=not no_progress) as tell,
     ):
         check_target(output, run.paths, force=force)

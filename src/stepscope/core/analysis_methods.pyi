@@ -163,6 +163,12 @@ class AnalysisMethods:
         accelerator: str | None = None,
     ) -> pl.DataFrame:
         """Latency, tokens a second and use of the device of each batch of a server."""
+    def requests(
+        self,
+        *,
+        by: Literal['metric', 'scrape', 'request'] = 'metric',
+    ) -> pl.DataFrame:
+        """What requests to a server took, and why slow ones were slow."""
     def idle(
         self,
         *,

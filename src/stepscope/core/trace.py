@@ -340,6 +340,16 @@ class Trace:
         return self.table("memory_blocks")
 
     @property
+    def requests(self) -> pl.DataFrame:
+        """Requests to an engine that serves a model, one by one."""
+        return self.table("requests")
+
+    @property
+    def histograms(self) -> pl.DataFrame:
+        """Histograms of what requests took, as scrapes of an engine's metrics show them."""
+        return self.table("histograms")
+
+    @property
     def issues(self) -> pl.DataFrame:
         """What was dropped, guessed or repaired."""
         return self.table("issues")

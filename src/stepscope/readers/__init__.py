@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,13 +18,25 @@ from stepscope.readers.common.impossible import without_impossible
 from stepscope.readers.common.source import Source, head_of, members
 from stepscope.readers.formats import FORMATS, Format, Reader
 from stepscope.readers.recorded import COUNTER_FILES, RECORDING, SCHEDULING, STACK_FILES, side_file
+from stepscope.readers.requests import REQUEST_FILES, are_requests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from stepscope.core.trace import Trace
 
-__all__ = ["Reader", "Source", "expand", "is_at_hand", "open_once", "open_trace", "reader_for", "readers", "side_files"]
+__all__ = [
+    "Reader",
+    "SideFiles",
+    "Source",
+    "expand",
+    "is_at_hand",
+    "open_once",
+    "open_trace",
+    "reader_for",
+    "readers",
+    "side_files",
+]
 
 #: Readers of other packages.
 PLUGINS = Registry("reader", Reader, "READER", "stepscope.readers", {})
@@ -58,51 +72,89 @@ def reader_for(path: str, head: bytes) -> Format | Reader:
     return readers()[-i]
 
 
+@dataclass(frozen=True, slots=True)
+class SideFiles:
+    """Files that are read with a trace, if the user names them: those in its folder are known by their names.
+
+    `counters` is a file of samples, `capture` a trace in which graphs were captured, or a folder of them, `requests` a
+    file or folder of what requests to the engine took.
+    """
+
+    counters: str | None = None
+    capture: str | None = None
+    requests: str | None = None
+
+    @staticmethod
+    def of(
+        counters: str | os.PathLike[str] | None,
+        capture: str | os.PathLike[str] | None = None,
+        requests: str | os.PathLike[str] | None = None,
+    ) -> SideFiles:
+        """The files at these paths."""
+        named = (counters, capture, requests)
+        return SideFiles(*(None if path is None else os.fspath(path) for path in named))
+
+
+NO_SIDE_FILES = SideFiles()
+
+
 def open_trace(
     path: str,
     *,
-    counters: str | None = None,
+    side: SideFiles = NO_SIDE_FILES,
     max_bytes: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Trace:
     """One file (or `archive.zip!member`, or a folder with one trace), with its side files.
 
     A file that was opened before comes out of the cache of opened files, as long as it has not changed.
-    `counters` names the side file of counters; without it the one in the trace's folder is taken. `max_bytes` bounds
-    what the trace may unpack to; `progress` is called with the packed bytes read so far.
+    `side` names the side files; without it those in the trace's folder are taken. `max_bytes` bounds what
+    the trace may unpack to; `progress` is called with the packed bytes read so far.
     Raises StepscopeError (unreadable, too big), UnknownFormat, CorruptInput.
     """
-    return _opened(path, counters, max_bytes, progress, keep=True)
+    return _opened(path, side, max_bytes, progress, keep=True)
 
 
 def open_once(
     path: str,
     *,
-    counters: str | None = None,
+    side: SideFiles = NO_SIDE_FILES,
     max_bytes: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Trace:
     """As `open_trace`, where nobody will ask for the file again: it is not put into the cache."""
-    return _opened(path, counters, max_bytes, progress, keep=False)
+    return _opened(path, side, max_bytes, progress, keep=False)
 
 
 def _opened(
-    path: str, counters: str | None, max_bytes: int | None, progress: Callable[[int], None] | None, *, keep: bool
+    path: str, side: SideFiles, max_bytes: int | None, progress: Callable[[int], None] | None, *, keep: bool
 ) -> Trace:
     file, member = _one_file(path)
     trace = _trace(Source(file, member, max_bytes, progress), keep=keep)
-    if capture_files(file) or "captured_launches" in trace.tables:
-        trace = with_captures(trace, file, lambda capture: _trace(Source(capture, None, max_bytes), keep=keep))
-    if counters is None and side_file(file, (*COUNTER_FILES, *_OF_RECORDER)) is None:
+
+    def opened(other: str) -> Trace:
+        return _trace(Source(other, None, max_bytes), keep=keep)
+
+    if side.capture is not None or capture_files(file) or "captured_launches" in trace.tables:
+        trace = with_captures(trace, file, opened, side.capture)
+    requests = side.requests or side_file(file, REQUEST_FILES)
+    if requests is not None and not trace.spans.is_empty():
+        from stepscope.readers.requests.reader import with_requests
+
+        trace = with_requests(
+            trace, requests, lambda: opened(expand([requests])[0]), required=side.requests is not None
+        )
+    if side.counters is None and side_file(file, (*COUNTER_FILES, *_OF_RECORDER)) is None:
         return trace
     from stepscope.readers.recorded.counters import FORMAT, attach, with_recording
     from stepscope.readers.recorded.sched import with_sched
     from stepscope.readers.recorded.stack_samples import with_stacks
 
     whole = with_stacks(with_sched(trace, file), file)
-    if counters is not None or trace.meta.format != FORMAT:  # else it is the side file itself
-        side = counters or side_file(file, COUNTER_FILES)
-        whole = with_recording(whole if side is None else attach(whole, side, required=counters is not None), file)
+    if side.counters is not None or trace.meta.format != FORMAT:  # else it is the side file itself
+        counters = side.counters or side_file(file, COUNTER_FILES)
+        whole = whole if counters is None else attach(whole, counters, required=side.counters is not None)
+        whole = with_recording(whole, file)
     return without_impossible(whole, before=trace)
 
 
@@ -131,11 +183,11 @@ def is_at_hand(path: str, *, max_bytes: int | None = None) -> bool:
 
 
 def side_files(path: str) -> list[str]:
-    """Files in the folder of a trace that are read with it: counters, and what the recorder noted and sampled."""
-    counters = side_file(path, COUNTER_FILES)
+    """Files in the folder of a trace that are read with it: counters, requests, what the recorder noted and sampled."""
+    known = [file for names in (COUNTER_FILES, REQUEST_FILES) if (file := side_file(path, names)) is not None]
     folder = files.split(path)[0]
     of_recorder = [] if files.is_url(path) else [files.joined(folder, name) for name in _OF_RECORDER]
-    return [*([] if counters is None else [counters]), *filter(files.exists, of_recorder), *capture_files(path)]
+    return [*known, *filter(files.exists, of_recorder), *capture_files(path)]
 
 
 def _trace(source: Source, *, keep: bool) -> Trace:
@@ -155,7 +207,8 @@ def _trace(source: Source, *, keep: bool) -> Trace:
 def expand(paths: Iterable[str]) -> list[str]:
     """Files to read for what the user named: files, folders, patterns, zips (each member).
 
-    A folder gives the traces in it, or if it holds none, those below it, or else counters recorded by themselves. Files
+    A folder gives the traces in it, or if it holds none, those below it, or else requests to an engine or counters
+    recorded by themselves. Files
     in a folder that are no traces are passed over, and copies of others in another format. Of files that are read
     together only the first is named.
     Raises StepscopeError if something named does not exist or holds no trace.
@@ -213,7 +266,7 @@ def _folder(path: str) -> list[str]:
     # Dumps in a recording are recordings of their own, and meant only if there is nothing else.
     without_dumps = [file for file in below if not _DUMP.search(file.removeprefix(path))]
     for group in (without_dumps, below):
-        if traces := _traces_of(group) or _counters_of(group):
+        if traces := _traces_of(group) or [file for file in group if are_requests(file)] or _counters_of(group):
             return traces
     raise StepscopeError(f"no trace in {path}", f"files considered are those ending in {', '.join(_endings())}")
 

@@ -73,26 +73,47 @@ def capture_files(path: str, rank: int | None = None) -> list[str]:
     inside = files.joined(folder, FOLDER)
     if files.is_url(path) or folder.endswith(FOLDER) or name == DETAILS or not files.is_folder(inside):
         return []
-    traces = [file for file in files.files_in(inside, deep=False) if ".json" in file and not file.endswith(DETAILS)]
+    return _in_folder(inside, rank)
+
+
+def _given(path: str, rank: int | None) -> list[str]:
+    """The capture that was named, or those in the folder that was."""
+    if not files.is_folder(path):
+        return [path]
+    inside = files.joined(path, FOLDER)
+    return _in_folder(inside if files.is_folder(inside) else path, rank)
+
+
+def _in_folder(folder: str, rank: int | None) -> list[str]:
+    traces = [file for file in files.files_in(folder, deep=False) if ".json" in file and not file.endswith(DETAILS)]
     of_rank = {file: _RANK.search(files.split(file)[1]) for file in traces}
     return [file for file, its in of_rank.items() if its is None or rank is None or int(its[1]) == rank]
 
 
-def with_captures(trace: Trace, path: str, open_file: Callable[[str], Trace]) -> Trace:
+def with_captures(trace: Trace, path: str, open_file: Callable[[str], Trace], given: str | None = None) -> Trace:
     """The trace with the operators of its replayed graphs: from captures in itself, and from those beside `path`.
 
-    Captures that cannot be read or do not fit, and how much of the replayed work was joined, are `issues`.
+    `given` is a capture trace, or a folder of them, to use in place of those beside it. Captures that cannot be read or
+    do not fit, and how much of the replayed work was joined, are `issues`. Raises StepscopeError if what was given
+    cannot be read, or holds no capture.
     """
     replays = replays_of(trace)
     if replays.is_empty():
-        return trace
+        issues = IssueLog()
+        what = f"{given}: no replayed graph without operators is in the recording"
+        issues.add("capture_refused", "warning", given is not None, what)
+        return with_issues(trace, issues)
     issues, graphs = IssueLog(), [*graphs_of(trace)]
-    for file in capture_files(path, trace.meta.rank):
+    for file in capture_files(path, trace.meta.rank) if given is None else _given(given, trace.meta.rank):
         try:
             graphs += graphs_of(open_file(file), _stated_size(file))
         except StepscopeError as error:
+            if given == file:
+                raise
             issues.add("capture_refused", "warning", 1, f"{file}: {error.message}")
     if not graphs:
+        if given is not None:
+            raise StepscopeError(f"{given} holds no capture of a graph", "name the trace that was made while capturing")
         return with_issues(trace, issues)
     matched, refused = match(replays, graphs)
     for reason, n in refused.items():

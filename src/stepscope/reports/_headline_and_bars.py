@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _TOOLS = {
     "kineto": "Chrome trace", "perfetto": "Perfetto trace", "ncu-csv": "Nsight Compute", "ncu-text": "Nsight Compute",
     "ncu-rep": "Nsight Compute", "kernel-table": "Kernel table", "nsys": "Nsight Systems",
-    "nsys-stats": "Nsight Systems",
+    "nsys-stats": "Nsight Systems", "requests": "Requests", "metrics": "Engine metrics",
 }  # fmt: skip
 #: What issues of severity error say about a file, the first that it has.
 _LOSSES = {
@@ -149,6 +149,9 @@ def _headline(summaries: Sequence[Summary]) -> str:
         unknown = [] if damage else ["device work not recorded"]
         facts += unknown if damage or _lacks_device(summaries) else ["CPU only"]
     facts += filter(None, [_whose(summaries), _steps(summaries)])
+    facts += next(
+        (summary.facts for summary in summaries if summary.facts), ()
+    )  # ranks of a model run the same batches
     if len(launches) == len(summaries):
         whole = sum(summary.recorded_ns for summary in summaries)
         facts += [f"{duration(whole)} in kernels"] if whole else []

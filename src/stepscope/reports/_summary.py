@@ -148,6 +148,7 @@ class Summary:
     n_launches: int | None = None  # of kernels whose order is known and whose times are not
     calls: bytes | None = None  # its collective calls, packed
     name: str = ""  # of its file among those of a report
+    facts: tuple[str, ...] = ()  # what the headline says besides: of batches and requests
 
     @property
     def n(self) -> int:

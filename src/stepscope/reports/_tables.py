@@ -10,8 +10,6 @@ import polars as pl
 from stepscope.analyses.common.span_lookup import own_time
 from stepscope.analyses.kernels.kernels import KERNEL_SUMMARY
 from stepscope.analyses.program.operators import OPERATORS
-from stepscope.analyses.steps.batches import BATCHES, batches
-from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import union_by
 from stepscope.core.names import map_names, without_number
 from stepscope.core.report import Block
@@ -59,17 +57,6 @@ def operator_block(operators: pl.DataFrame) -> Block:
     )
     frame = operators.select("name", "calls", *measures).head(_ROWS_OF_RANK)
     return Block("Operators", OPERATORS, frame, "show operators")
-
-
-def batch_blocks(trace: Trace) -> list[Block]:
-    """The kinds of batches that an engine ran, if its ranges name any."""
-    try:
-        kinds = batches(trace.spans, trace.tracks, trace.ops, trace.kernels, trace.devices, by="kind")
-    except MissingTable:
-        return []
-    wanted = ("kind", "n_batches", "dur_ns", "p90_ns", "tokens_per_s", "n_requests", "n_tokens", "mbu_ratio")
-    shown = kinds.select(c for c in wanted if kinds[c].null_count() < kinds.height)
-    return [Block("Batches", BATCHES, shown, "show batches")]
 
 
 def kernel_block(kernels: pl.DataFrame) -> Block:

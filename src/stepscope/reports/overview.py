@@ -32,9 +32,10 @@ from stepscope.reports._host import has_host_work, host_time
 from stepscope.reports._job import job_of
 from stepscope.reports._quality import lacks_of_issues, quality
 from stepscope.reports._results import summarise_results
+from stepscope.reports._serving import batch_blocks, request_blocks, summary_of_requests
 from stepscope.reports._stragglers import MOST_CALLS, packed_calls
 from stepscope.reports._summary import AHEAD, SLOWEST_STEPS, TALK, Cost, Memory, Scope, Summary, scope_of
-from stepscope.reports._tables import batch_blocks, kernel_block, name_block, operator_block, track_block
+from stepscope.reports._tables import kernel_block, name_block, operator_block, track_block
 from stepscope.reports._without_profile import (
     hardware_use,
     only_scheduled,
@@ -157,13 +158,15 @@ def summarise(trace: Trace) -> Summary:
     if isinstance(trace, Results) and trace.spans.is_empty():
         return summarise_results(trace)
     spans = trace.spans
+    if spans.is_empty() and not (trace.requests.is_empty() and trace.histograms.is_empty()):
+        return summary_of_requests(trace)
     if spans.is_empty() or only_scheduled(trace):
         return summary_of_counters(trace)
     if not trace.has_clock:
         return summary_without_clock(trace, lacks_of_issues(trace.issues))
     scope = scope_of(trace)
     per_operator = _operators(trace)
-    tables: list[Block] = batch_blocks(trace)
+    tables: list[Block] = [*batch_blocks(trace), *request_blocks(trace)]
     tables += [] if per_operator is None else [operator_block(per_operator)]
     divided: DeviceTime | HostTime | None
     divided = device = device_time(trace, scope) if spans["category"].is_in(DEVICE_WORK).any() else None

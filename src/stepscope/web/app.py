@@ -12,6 +12,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from stepscope.core.errors import StepscopeError
+from stepscope.readers import NO_SIDE_FILES, SideFiles
 from stepscope.renderers.figures import plotly_path
 from stepscope.web.guard import Guard, Rules, is_loopback, rules_for
 from stepscope.web.pages import calls, handlers, memory, overview, sql, what_if
@@ -32,7 +33,7 @@ def application(
     *,
     host: str = "127.0.0.1",
     token: str | None = None,
-    counters: str | None = None,
+    side: SideFiles = NO_SIDE_FILES,
     max_bytes: int | None = None,
     keep_bytes: int = 8 << 30,
 ) -> Starlette:
@@ -43,7 +44,7 @@ def application(
     """
     if token is None and not is_loopback(host):
         raise StepscopeError(f"listening on {host} needs a token", "give a token, or listen on 127.0.0.1")
-    session = Session(paths, counters=counters, max_bytes=max_bytes, keep_bytes=keep_bytes)
+    session = Session(paths, side=side, max_bytes=max_bytes, keep_bytes=keep_bytes)
     overview.begin(session)
     return create_app(session, rules_for(host, token))
 

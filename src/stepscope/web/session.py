@@ -16,7 +16,7 @@ from stepscope.api.loading import FileOpener
 from stepscope.core import files
 from stepscope.core.errors import StepscopeError
 from stepscope.core.trace import Opener, Run, Trace
-from stepscope.readers import expand, open_trace
+from stepscope.readers import NO_SIDE_FILES, SideFiles, expand, open_trace
 from stepscope.web.timeline.memory_levels import MemoryScene, memory_scene_of
 from stepscope.web.timeline.scene import Scene, scene_of, without
 from stepscope.web.workers import Task, Workers, halt_if_stopped
@@ -76,13 +76,13 @@ class Session:
         self,
         names: Sequence[str],
         *,
-        counters: str | None = None,
+        side: SideFiles = NO_SIDE_FILES,
         max_bytes: int | None = None,
         keep_bytes: int = 8 << 30,
         run: Run | None = None,
     ) -> None:
         """Look the names up; with `run` its files are the inputs, which it opens itself. Raises StepscopeError."""
-        self._names, self._counters, self._max_bytes, self._keep_bytes = tuple(names), counters, max_bytes, keep_bytes
+        self._names, self._side, self._max_bytes, self._keep_bytes = tuple(names), side, max_bytes, keep_bytes
         self._run = run
         self._lock = threading.RLock()
         self._paths = list(run.paths) if run is not None else list(expand(names))
@@ -134,7 +134,7 @@ class Session:
 
     def depends(self, path: str) -> tuple[object, ...] | None:
         """What the trace depends on in addition to its file, as `Opener` says."""
-        given = FileOpener(self._counters, None, self._max_bytes, None) if self._run is None else self._run.open_trace
+        given = FileOpener(self._side, None, self._max_bytes, None) if self._run is None else self._run.open_trace
         return given.depends(path) if isinstance(given, Opener) else None
 
     def trace(self, index: int) -> Trace:
@@ -165,7 +165,7 @@ class Session:
     def _read(self, path: str) -> Trace:
         if self._run is not None:
             return self._run.open_trace(path)
-        return open_trace(path, counters=self._counters, max_bytes=self._max_bytes, progress=self._tell(path))
+        return open_trace(path, side=self._side, max_bytes=self._max_bytes, progress=self._tell(path))
 
     def _tell(self, path: str) -> Callable[[int], None]:
         def tell(n_bytes: int) -> None:

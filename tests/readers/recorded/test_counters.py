@@ -9,7 +9,7 @@ import pytest
 from chrome_traces import op, packed
 
 from stepscope.core.errors import CorruptInput, StepscopeError
-from stepscope.readers import expand, open_trace
+from stepscope.readers import SideFiles, expand, open_trace
 from stepscope.readers.recorded.counters import read_counters
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def test_a_named_side_file_goes_before_the_one_beside(tmp_path):
     (tmp_path / "counters.csv").write_text(CSV)
     other = tmp_path / "other.csv"
     other.write_text(f"ts_ns,metric,unit,device,value\n{BASE_NS + 2_000},load,,host,1\n")
-    trace = open_trace(str(trace_at(tmp_path)), counters=str(other))
+    trace = open_trace(str(trace_at(tmp_path)), side=SideFiles(str(other)))
     assert trace.counters["metric"].to_list() == ["load"]
 
 
@@ -104,13 +104,13 @@ def test_a_side_file_that_cannot_be_read_is_an_issue_unless_it_was_named(tmp_pat
     trace = trace_at(tmp_path)
     assert "counters_unreadable" in codes(open_trace(str(trace)))
     with pytest.raises(CorruptInput) as error:
-        open_trace(str(trace), counters=str(side))
+        open_trace(str(trace), side=SideFiles(str(side)))
     assert str(side) in error.value.message
 
 
 def test_a_named_side_file_that_is_missing_is_an_error(tmp_path):
     with pytest.raises(StepscopeError, match=r"none\.csv"):
-        open_trace(str(trace_at(tmp_path)), counters=str(tmp_path / "none.csv"))
+        open_trace(str(trace_at(tmp_path)), side=SideFiles(str(tmp_path / "none.csv")))
 
 
 START_NS = 1_700_000_000_000_000_000

@@ -91,14 +91,9 @@ def batches(
     Source: MFU as in `mfu`; MBU (model bandwidth utilisation) as bytes that must be moved over what the memory could.
     Raises MissingTable (no range names a batch), UnknownName (by, accelerator), StepscopeError (hardware).
     """
-    rows = _ranges(spans)
-    if rows.is_empty():
-        hint = "record the engine with its annotations on, as docs/serving.md says"
-        raise MissingTable("ranges of batches", needed_by="batches", hint=hint)
-    work = device_work(spans, tracks, needed_by=None)
-    work = work.with_columns(step=_batch_of_work(work, spans, rows), tensor_core=uses_matrix_units(work, kernels))
-    work = work.filter(pl.col("step").is_not_null())
-    rows = _costs(_timed(rows, work), work, spans, ops, roofs_of(devices, hardware, accelerator))
+    rows, work = timed_batches(spans, tracks)
+    work = work.with_columns(tensor_core=uses_matrix_units(work, kernels))
+    rows = _costs(rows, work, spans, ops, roofs_of(devices, hardware, accelerator))
     if by == "batch":
         result = rows.with_columns(batch=pl.int_range(pl.len()))
     else:
@@ -114,6 +109,21 @@ _COLUMNS: dict[By, list[str]] = {
     "kind": [c for c in _ALL if c not in ("batch", "ts_ns")],
     "law": ["kind", "n_batches", *_OF_LAW],
 }
+
+
+def timed_batches(spans: pl.DataFrame, tracks: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """A row per batch in order with what its name states and its times, and the device work with its batch (`step`).
+
+    `from_ns` is when a batch begins: at its start on the host, or when the device work before it is done. Units: ns.
+    Raises MissingTable (no range names a batch).
+    """
+    rows = _ranges(spans)
+    if rows.is_empty():
+        hint = "record the engine with its annotations on, as docs/serving.md says"
+        raise MissingTable("ranges of batches", needed_by="batches", hint=hint)
+    work = device_work(spans, tracks, needed_by=None)
+    work = work.with_columns(step=_batch_of_work(work, spans, rows)).filter(pl.col("step").is_not_null())
+    return _timed(rows, work), work
 
 
 def _ranges(spans: pl.DataFrame) -> pl.DataFrame:
@@ -168,7 +178,7 @@ def _batch_of_work(work: pl.DataFrame, spans: pl.DataFrame, rows: pl.DataFrame) 
 
 
 def _timed(rows: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
-    """The batches with dur_ns, host_ns, busy_ratio and tokens_per_s."""
+    """The batches with from_ns, dur_ns, host_ns, busy_ratio and tokens_per_s."""
     batch, starts, ends = (work[c].to_numpy().astype(np.int64) for c in ("step", "ts_ns", "end_ns"))
     order = np.lexsort((starts, batch))
     groups, lows, highs = union_by(batch[order], starts[order], ends[order])
@@ -180,9 +190,15 @@ def _timed(rows: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
         done[has_work] = 0
         np.maximum.at(done, batch, ends)
     before = np.concatenate((began[:1], np.maximum.accumulate(done)[:-1]))
-    duration = np.maximum(done - np.maximum(began, np.where(has_work, before, began)), 0)
+    start = np.maximum(began, np.where(has_work, before, began))
+    duration = np.maximum(done - start, 0)
     tokens = pl.col("n_tokens") / pl.col("dur_ns") * 1e9
-    timed = rows.with_columns(dur_ns=pl.Series(duration), host_ns=pl.Series(host_end - began), busy_ns=pl.Series(busy))
+    timed = rows.with_columns(
+        from_ns=pl.Series(start),
+        dur_ns=pl.Series(duration),
+        host_ns=pl.Series(host_end - began),
+        busy_ns=pl.Series(busy),
+    )
     size = pl.when(pl.col("size") > 0).then("size")
     filled = pl.when(pl.col("kind") == "decode").then(pl.col("n_requests")).otherwise(pl.col("n_tokens"))
     has_length = pl.col("dur_ns") > 0

@@ -1,0 +1,378 @@
+"""Requests to an engine one by one: a row of the table `requests` for each, from JSON or JSON lines.
+
+Read are the results of the benchmarks of vLLM (`--save-result --save-detailed`) and SGLang (`--output-details`), which
+hold a list for each measure; an object for each request, as lines, as a list, or as a list within an object; and vLLM's
+responses with `--enable-per-request-metrics`. Fields are known by their names. The end of a name may state its unit
+(`_ns`, `_us`, `_ms`, `_s`, `_seconds`), without which times are seconds; points in time are told apart by their size.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import polars as pl
+
+from stepscope.core.errors import CorruptInput, StepscopeError
+from stepscope.core.request_tables import REQUESTS
+from stepscope.core.trace import Meta, Trace, extent_ns
+from stepscope.readers.common.source import IssueLog, with_issues
+from stepscope.readers.formats import BYTE_ORDER_MARK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from stepscope.readers.common.source import Source
+
+FORMAT = "requests"
+_UNIT = re.compile(r"_(ns|us|ms|s|secs?|seconds?)\Z")
+_NS_OF = {"ns": 1.0, "us": 1e3, "ms": 1e6}
+_SECOND = 1e9
+#: What each field is called; names without the unit at their end.
+_NAMES = {
+    "id": "request_id id rid",
+    "arrived": "arrival_time arrived arrival start_time request_start_time request_received_ts received_ts arrival_ts"
+               " timestamp start_times",
+    "queued": "queued_ts queued_at",
+    "scheduled": "first_scheduled_time scheduled_ts scheduled_time forward_entry_time",
+    "first_token": "first_token_time first_token_ts prefill_finished_ts prefill_finished_time",
+    "finished": "finished_time finish_time end_time request_finished_ts decode_finished_ts last_token_time"
+                " last_token_ts response_sent_to_client_ts",
+    "e2e": "e2e_latency e2e e2el latency request_latency total_latency end_to_end_latency latencies",
+    "ttft": "ttft time_to_first_token first_token_latency ttfts",
+    "itl": "itl mean_itl inter_token_latency mean_inter_token_latency tpot mean_tpot time_per_output_token",
+    "itls": "itl itls inter_token_latencies",
+    "queue": "queue_time queue time_in_queue queued_time waiting_time",
+    "prefill": "prefill_time prefill prefill_latency",
+    "decode": "decode_time decode decode_latency generation_time",
+    "prompt_tokens": "prompt_tokens prompt_len input_tokens input_len num_prompt_tokens input_lens",
+    "output_tokens": "completion_tokens output_tokens output_len num_generation_tokens generated_tokens output_lens",
+    "cached_tokens": "cached_tokens num_cached_tokens",
+    "n_preemptions": "num_preemptions n_preemptions preemptions retraction_count num_retractions",
+    "is_ok": "success is_ok ok",
+    "error": "error error_message errors",
+}  # fmt: skip
+_FIELDS: dict[str, list[str]] = {}
+for _field, _spellings in _NAMES.items():
+    for _spelling in _spellings.split():
+        _FIELDS.setdefault(_spelling, []).append(_field)
+_TIMES = ("arrived", "queued", "scheduled", "first_token", "finished")
+_LENGTHS = ("e2e", "ttft", "itl", "queue", "prefill", "decode")
+_COUNTS = ("prompt_tokens", "output_tokens", "cached_tokens", "n_preemptions")
+_TYPES: dict[str, pl.DataType] = {
+    **dict.fromkeys((*_TIMES, *_LENGTHS, *_COUNTS), pl.Float64()),
+    "itls": pl.List(pl.Float64()), "is_ok": pl.Boolean(), "id": pl.String(), "error": pl.String(),
+}  # fmt: skip
+#: Objects within that of a request, and lists of requests within an object.
+_NESTED = ("metrics", "meta_info", "usage", "stats", "timings", "time_stats")
+_LISTS = ("requests", "results", "records", "per_request", "details", "data", "outputs")
+_OF_LISTS = ("ttfts", "itls", "input_lens", "output_lens", "latencies", "e2e_latencies")
+_SAMPLES, _SAMPLED_BYTES, _MOST_LETTERS = 8, 1 << 16, 300
+_TORN = "lines that are no whole object"
+#: From here on a time is one since 1970 (2001); and the longest that a request can take: 10 days.
+_UNIX_NS, _LONGEST_S = 10**18, 864_000.0
+_HINT = "see docs/serving.md for the fields that are read"
+_AVERAGES = "record single requests too: --save-result --save-detailed (vLLM), --output-details (SGLang)"
+#: The names that lead to a field, the field, and its unit in ns.
+_Place = tuple[tuple[str, ...], str, float]
+
+
+def read(source: Source) -> Trace:
+    """The requests of a file. Raises CorruptInput (not one of them), StepscopeError (size limit)."""
+    issues = IssueLog()
+    text = b"".join(source.chunks()).removeprefix(BYTE_ORDER_MARK).strip()
+    if source.damage:
+        issues.add("damaged_packing", "error", 1, f"{source.damage} ({source.n_bytes:,} bytes read)")
+    frame, has_averages = _frame(text, issues)
+    table, origin = _requests(frame)
+    lengths = pl.col(name for name in table.columns if name.endswith("_ns") and name != "ts_ns")
+    sound = table.filter(pl.any_horizontal(lengths.is_not_null()) | ~pl.col("is_ok").fill_null(value=True))
+    if sound.is_empty():
+        reason = "it has averages and no single requests" if has_averages else "not one request can be read"
+        raise CorruptInput(reason, _AVERAGES if has_averages else _HINT, path=source.label)
+    issues.add("requests_dropped", "warning", table.height - sound.height, "rows without any time that can be")
+    issues.add("requests_failed", "info", int((~sound["is_ok"]).sum() or 0), "requests without an answer")
+    meta = Meta(source.label, FORMAT, n_events=sound.height, size_bytes=source.n_bytes, origin_unix_ns=origin)
+    return Trace(meta, {"requests": sound, "issues": issues.table()})
+
+
+def _frame(text: bytes, issues: IssueLog) -> tuple[pl.DataFrame, bool]:
+    """The fields of all requests by name, and whether there are averages in their place."""
+    first = _object(text.partition(b"\n")[0])
+    whole = first
+    if first is None and (whole := _whole(text)) is not None:
+        text = text.replace(b"\n", b" ")  # which no text of JSON holds
+    rows = whole if isinstance(whole, list) else None if whole is None else _list_within(whole)
+    if rows is not None:
+        return _of_lines(b"\n".join(bytes(row).replace(b"\n", b" ") for row in rows), issues), False
+    if whole is not None and (any(name in whole for name in _OF_LISTS) or "request_throughput" in whole):
+        lines = text.split(b"\n")
+        runs = [run for run in map(_object, lines) if run is not None]
+        issues.add("torn_lines", "warning", sum(map(bool, lines)) - len(runs), _TORN)
+        return pl.concat([_of_lists(run, issues) for run in runs], how="diagonal"), True
+    return _of_lines(text, issues), False
+
+
+def _object(text: bytes) -> dict[str, Any] | None:
+    fields: dict[str, Any] | None = _decoded(text, dict[str, msgspec.Raw])
+    return fields
+
+
+def _whole(text: bytes) -> Any:
+    """A document of several lines: its list of rows, or its fields; None if it is neither."""
+    return _decoded(text, list[msgspec.Raw]) if text.startswith(b"[") else _object(text)
+
+
+def _decoded(text: bytes | msgspec.Raw, kind: Any) -> Any:
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return None
+
+
+def _list_within(document: dict[str, Any]) -> list[Any] | None:
+    """The list of requests in an object, if it has one."""
+    lists = (_decoded(document[name], list[msgspec.Raw]) for name in _LISTS if name in document)
+    return next((rows for rows in lists if rows and bytes(rows[0]).lstrip().startswith(b"{")), None)
+
+
+def _of_lists(run: dict[str, Any], issues: IssueLog) -> pl.DataFrame:
+    """The requests of one run of a benchmark, which holds a list for each measure."""
+    kinds: dict[str, Any] = {
+        **dict.fromkeys(_TYPES, list[float | None]), "itls": list[list[float] | None], "error": list[str | None],
+        "id": list[str | None], "is_ok": list[bool | None],
+    }  # fmt: skip
+    columns: dict[str, list[Any]] = {}
+    for name, raw in run.items():
+        if not bytes(raw).lstrip().startswith(b"["):
+            continue
+        base, factor = _base(name)
+        for field in _FIELDS.get(base, ()):
+            values = _decoded(raw, kinds[field])
+            if values is not None and field not in columns:
+                columns[field] = values if factor == _SECOND else _scaled(values, factor / _SECOND)
+    n = max(map(len, columns.values()), default=0)
+    uneven = sum(len(values) != n for values in columns.values())
+    issues.add("uneven_lists", "warning", uneven, f"lists with other lengths than {n:,}: the rest is unknown")
+    return pl.DataFrame(
+        {name: [*values, *[None] * (n - len(values))] for name, values in columns.items()},
+        schema={name: _TYPES[name] for name in columns},
+        strict=False,
+    )
+
+
+def _scaled(values: list[Any], factor: float) -> list[Any]:
+    """Numbers, or lists of them, in another unit."""
+    return [
+        v * factor if isinstance(v, int | float) else [one * factor for one in v] if isinstance(v, list) else v
+        for v in values
+    ]
+
+
+def _base(name: str) -> tuple[str, float]:
+    """The name of a field without its unit, and that unit in ns: seconds if it has none."""
+    match = _UNIT.search(name.lower())
+    if match is None or name.lower() in _FIELDS:
+        return name.lower(), _SECOND
+    return name.lower()[: match.start()], _NS_OF.get(match[1], _SECOND)
+
+
+def _of_lines(text: bytes, issues: IssueLog) -> pl.DataFrame:
+    """The fields of requests, each an object on a line of its own, times in seconds."""
+    places = _places(text)
+    tops: dict[str, Any] = {}
+    for (*outer, name), field, _ in places:
+        if outer:
+            tops.setdefault(outer[0], {})[name] = _TYPES[field]
+        else:
+            tops[name] = _TYPES[field]
+    schema = {name: pl.Struct(dtype) if isinstance(dtype, dict) else dtype for name, dtype in tops.items()}
+    if not schema:
+        return pl.DataFrame()
+    try:
+        rows = pl.read_ndjson(text, schema=schema)
+    except (pl.exceptions.PolarsError, UnicodeError):  # one line is enough
+        rows = _one_by_one(text.split(b"\n"), schema, issues)
+    columns: dict[str, pl.Expr] = {}
+    for (*outer, name), field, factor in places:
+        value = pl.col(outer[0]).struct.field(name) if outer else pl.col(name)
+        scale = factor / _SECOND
+        if field in (*_TIMES, *_LENGTHS) and scale != 1:
+            value = value * scale
+        elif field == "itls" and scale != 1:
+            value = value.list.eval(pl.element() * scale)
+        columns[field] = pl.coalesce(columns[field], value) if field in columns else value
+    return rows.select(**columns)
+
+
+def _places(text: bytes) -> list[_Place]:
+    """Where fields are, by samples of the text: the names that lead there, the field, and its unit in ns."""
+    n = len(text)
+    pieces = (text[at : at + _SAMPLED_BYTES] for at in range(0, n, max(n // _SAMPLES, _SAMPLED_BYTES)))
+    sample = [line for piece in pieces for line in piece.split(b"\n")]
+    values: dict[tuple[str, ...], list[Any]] = {}
+    for row in filter(None, (_decoded(line, dict[str, Any]) for line in sample)):
+        for name, value in row.items():
+            inner = value if name in _NESTED and isinstance(value, dict) else None
+            for key, one in (inner or {"": value}).items():
+                values.setdefault((name, key) if inner else (name,), []).append(one)
+    # vLLM's metrics in a response count the time to the first token from when the request was scheduled.
+    of_response = ("metrics", "generation_time_ms") in values
+    places: list[_Place] = []
+    for path, known in values.items():
+        base, factor = _base(path[-1])
+        of_list = any(isinstance(value, list) for value in known)
+        for field in _FIELDS.get(base, ()):
+            if (field == "itls") == of_list and (not of_list or field == "itls"):
+                own = "prefill" if of_response and path[0] == "metrics" and field == "ttft" else field
+                places.append((path, own, factor))
+    return places
+
+
+def _one_by_one(lines: Sequence[bytes], schema: dict[str, Any], issues: IssueLog) -> pl.DataFrame:
+    """The lines that are objects by themselves: slow, but damage stays where it is."""
+    decode = msgspec.json.Decoder(dict[str, Any]).decode
+    rows: list[dict[str, Any]] = []
+    torn = 0
+    for line in lines:
+        try:
+            rows.append(decode(line))
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            torn += bool(line.strip())
+    issues.add("torn_lines", "warning", torn, _TORN)
+    columns = {}
+    for name, dtype in schema.items():
+        values = [row.get(name) for row in rows]
+        if isinstance(dtype, pl.Struct):
+            columns[name] = [
+                {f.name: _as(value.get(f.name), f.dtype) for f in dtype.fields} if isinstance(value, dict) else None
+                for value in values
+            ]
+        else:
+            columns[name] = [_as(value, dtype) for value in values]
+    return pl.DataFrame(columns, schema=schema)
+
+
+def _as(value: Any, dtype: Any) -> Any:
+    """The value as that type; None if it is of another one."""
+    if isinstance(dtype, pl.List):
+        return [_as(one, pl.Float64()) for one in value] if isinstance(value, list) else None
+    if dtype == pl.Boolean:
+        return value if isinstance(value, bool) else None
+    if dtype == pl.String:
+        return str(value)[:_MOST_LETTERS] if isinstance(value, str | int) else None
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _requests(frame: pl.DataFrame) -> tuple[pl.DataFrame, int | None]:
+    """The table `requests` of fields in seconds, and its origin if the times are those of 1970."""
+    frame = frame.with_columns(
+        pl.lit(None, dtype).alias(name) for name, dtype in _TYPES.items() if name not in frame.columns
+    )
+    frame = frame.with_columns(_seconds(name).alias(name) for name in _TIMES)
+    itls = pl.col("itls").list.drop_nulls()
+    spent = {
+        "e2e": ("finished", "arrived"), "ttft": ("first_token", "arrived"), "queue": ("scheduled", "arrived"),
+        "prefill": ("first_token", "scheduled"), "decode": ("finished", "first_token"),
+    }  # fmt: skip
+    frame = frame.with_columns(_possible(pl.col(name)).alias(name) for name in _LENGTHS)
+    # Engines note when a request arrived on one clock, and what follows on another: a difference may mean nothing.
+    frame = frame.with_columns(
+        pl.coalesce(name, *(_possible(pl.col(end) - pl.col(one)) for one in starts)).alias(name)
+        for name, (end, start) in spent.items()
+        for starts in [(start, "queued") if start == "arrived" else (start,)]
+    )
+    has_all = (itls.list.len() > 0) | (pl.col("output_tokens") <= 1)
+    frame = frame.with_columns(
+        ttft=pl.coalesce("ttft", pl.col("queue") + pl.col("prefill")),
+        decode=pl.coalesce("decode", _possible(pl.col("e2e") - pl.col("ttft")), pl.when(has_all).then(itls.list.sum())),
+        longest_itl=itls.list.max(),
+        itl=pl.coalesce("itl", itls.list.mean()),
+    )
+    frame = frame.with_columns(e2e=pl.coalesce("e2e", pl.col("ttft") + pl.col("decode")))
+    frame = frame.with_columns(decode=pl.coalesce("decode", _possible(pl.col("e2e") - pl.col("ttft"))))
+    n_more = pl.col("output_tokens") - 1
+    frame = frame.with_columns(
+        prefill=pl.coalesce("prefill", _possible(pl.col("ttft") - pl.col("queue"))),
+        itl=pl.coalesce("itl", pl.col("decode") / pl.when(n_more > 0).then(n_more)),
+    )
+    error = pl.when(pl.col("error").str.len_chars() > 0).then(pl.col("error").str.slice(0, _MOST_LETTERS))
+    is_ok = pl.coalesce("is_ok", pl.when(frame["error"].is_not_null().any()).then(error.is_null()))
+    got_answer = is_ok.fill_null(value=True)  # benchmarks write 0 for the times of others
+    began = frame.select(_in_ns("arrived").min()).item() or 0
+    names = (*_LENGTHS, "longest_itl")
+    table = frame.select(
+        "id",
+        request=pl.int_range(pl.len()),
+        ts_ns=_in_ns("arrived") - began,
+        **{f"{name}_ns": pl.when(got_answer).then(_whole_ns(name)) for name in names},
+        **{name: pl.when(pl.col(name).is_between(0, 2.0**53)).then(name).round() for name in _COUNTS},
+        is_ok=is_ok,
+        error=error,
+    )
+    return REQUESTS.conform(table), began if began >= _UNIX_NS else None
+
+
+def _in_ns(name: str) -> pl.Expr:
+    """A point in time as whole ns, exact to the µs: a double has no more digits."""
+    return (pl.col(name) * 1e6).round().cast(pl.Int64) * 1000
+
+
+def _whole_ns(name: str) -> pl.Expr:
+    length = pl.col(name) * _SECOND
+    return length if name == "itl" else length.round()
+
+
+def _seconds(name: str) -> pl.Expr:
+    """A point in time in seconds: one since 1970 may be written in ms, µs or ns, which its size says."""
+    value = pl.when(pl.col(name).is_between(0, 1e19)).then(name)
+    scaled = pl.when(value > 1e17).then(value / 1e9).when(value > 1e14).then(value / 1e6)
+    return scaled.when(value > 1e11).then(value / 1e3).otherwise(value)
+
+
+def _possible(seconds: pl.Expr) -> pl.Expr:
+    """A duration, null if none can be so."""
+    return pl.when(seconds.is_between(0, _LONGEST_S)).then(seconds)
+
+
+def with_requests(trace: Trace, path: str, opened: Callable[[], Trace], *, required: bool) -> Trace:
+    """The trace with the requests, histograms and counters of a file on its own time axis.
+
+    With `required` (the user named the file) a file that cannot be read raises; otherwise it is an issue.
+    """
+    issues = IssueLog()
+    try:
+        of_engine = opened()
+    except StepscopeError as error:
+        if required:
+            raise
+        issues.add("requests_unreadable", "warning", 1, error.message)
+        return with_issues(trace, issues)
+    if of_engine.requests.is_empty() and of_engine.histograms.is_empty() and of_engine.counters.is_empty():
+        raise StepscopeError(f"{path} holds no requests", _HINT)
+    origins = trace.meta.origin_unix_ns, of_engine.meta.origin_unix_ns
+    later = None if None in origins else int(origins[1] or 0) - int(origins[0] or 0)
+    n_placed = of_engine.requests["ts_ns"].count() + of_engine.histograms.height
+    whose = "the trace" if origins[0] is None else path
+    issues.add("requests_unplaced", "warning", 0 if later is not None else n_placed,
+               f"{whose} does not say when it began, in Unix time")  # fmt: skip
+    at = pl.lit(None, pl.Int64) if later is None else pl.col("ts_ns") + later
+    requests = of_engine.requests.with_columns(ts_ns=at)
+    low, high = extent_ns(trace.spans) if trace.has_clock else (0, 0)
+    inside = requests.filter((pl.col("ts_ns") < high) & (pl.col("ts_ns") + pl.col("e2e_ns").fill_null(0) > low))
+    n_elsewhere = requests["ts_ns"].count() if inside.is_empty() else 0
+    issues.add("requests_elsewhere", "warning", n_elsewhere, "no request runs while the trace was recorded")
+    moved = (
+        {} if later is None else {"counters": pl.concat([trace.counters, of_engine.counters.with_columns(ts_ns=at)])}
+    )
+    histograms = of_engine.histograms.with_columns(ts_ns=pl.col("ts_ns") + (later or 0))
+    with_both = trace.with_tables(
+        requests=requests, histograms=histograms, issues=pl.concat([trace.issues, of_engine.issues]), **moved
+    )
+    return with_issues(with_both, issues)
