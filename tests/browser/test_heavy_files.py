@@ -21,7 +21,7 @@ ADDRESSES = (
     "/kernels",
     "/memory",
     "/communication",
-    "/more",
+    "/stacks",
     "/tables/spans",
     "/compare?a=0&b=0",
 )

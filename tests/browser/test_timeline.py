@@ -124,6 +124,34 @@ def test_tracks_fold_and_are_pinned(timeline):
     assert parameters(timeline)["pin"].startswith("0.")
 
 
+def test_a_kind_of_the_legend_is_hidden_and_the_address_keeps_it(timeline, tab):
+    def lanes():
+        layout = (
+            "fetch('/api/trace/0/layout' + (new URLSearchParams(location.search).get('hide') ? '?hide=operators' : ''))"
+        )
+        groups = timeline.evaluate(f"{layout}.then(answer => answer.json())")["groups"]
+        return sum(track["lanes"] for group in groups for track in group["tracks"])
+
+    before = lanes()
+    kind = timeline.locator("#legend").get_by_role("button", name="operators")
+    kind.click()
+    assert kind.get_attribute("aria-pressed") == "false"
+    assert parameters(timeline)["hide"] == "operators"
+    assert lanes() < before
+    again = tab.open(timeline.url)
+    assert again.locator("#legend button[aria-pressed=false]").inner_text() == "operators"
+    again.locator("#legend").get_by_role("button", name="operators").click()
+    assert "hide" not in parameters(again)
+
+
+def test_escape_leaves_the_search(timeline):
+    timeline.keyboard.press("/")
+    timeline.locator("#find").press_sequentially("aten")
+    timeline.keyboard.press("Escape")
+    assert timeline.locator("#find").input_value() == ""
+    assert timeline.evaluate("document.activeElement.id") == "canvas"
+
+
 def test_several_ranks_are_aligned(tab, demo):
     page = tab.open(demo + "/timeline?align=step")
     assert page.locator("#align").input_value() == "step"

@@ -24,6 +24,7 @@ _OF_TRACES = {
     "timeline": "stepscope.analyses.steps.timeline",
     "operators": "stepscope.analyses.program.operators",
     "modules": "stepscope.analyses.program.modules",
+    "call-stacks": "stepscope.analyses.program.call_stacks",
     "kernels": "stepscope.analyses.kernels.kernels",
     "device-utilisation": "stepscope.analyses.steps.device_utilisation",
     "kernel-classes": "stepscope.analyses.kernels.kernel_classes",

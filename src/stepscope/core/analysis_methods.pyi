@@ -53,6 +53,16 @@ class AnalysisMethods:
         by: Literal['module', 'class', 'lightning'] = 'module',
     ) -> pl.DataFrame:
         """What each nn.Module cost on host and device, forward and backward, as a tree."""
+    def call_stacks(
+        self,
+        *,
+        of: Literal['host', 'device'] | None = None,
+        step: int | None = None,
+        begin_ns: int | None = None,
+        end_ns: int | None = None,
+        inverted: bool = False,
+    ) -> pl.DataFrame:
+        """Where time went by call stack, of the host or of the device, for a flame graph."""
     def kernels(
         self,
         *,

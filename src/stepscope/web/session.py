@@ -18,7 +18,7 @@ from stepscope.core.errors import StepscopeError
 from stepscope.core.trace import Opener, Run, Trace
 from stepscope.readers import NO_SIDE_FILES, SideFiles, expand, open_trace
 from stepscope.web.timeline.memory_levels import MemoryScene, memory_scene_of
-from stepscope.web.timeline.scene import Scene, scene_of
+from stepscope.web.timeline.scene import Scene, scene_of, without
 from stepscope.web.workers import Task, Workers, halt_if_stopped
 
 if TYPE_CHECKING:
@@ -89,6 +89,7 @@ class Session:
         self._scanned_at = time.monotonic()
         self._traces: OrderedDict[str, tuple[object, Trace, int]] = OrderedDict()
         self._scenes: dict[str, tuple[object, Scene]] = {}
+        self._filtered: dict[str, tuple[Scene, frozenset[str], Scene]] = {}
         self._memory_scenes: dict[str, MemoryScene] = {}
         self._ranks: dict[str, int | None] = {}
         self._reading: dict[str, threading.Lock] = {}
@@ -182,11 +183,25 @@ class Session:
             while len(self._traces) > 1 and sum(entry[2] for entry in self._traces.values()) > self._keep_bytes:
                 gone, _ = self._traces.popitem(last=False)
                 self._scenes.pop(gone, None)
+                self._filtered.pop(gone, None)
                 self._memory_scenes.pop(gone, None)
 
-    def scene(self, index: int) -> Scene:
-        """The trace laid out for the timeline, held as long as the trace is. Raises StepscopeError."""
+    def scene(self, index: int, hidden: frozenset[str] = frozenset()) -> Scene:
+        """The trace laid out for the timeline, held as long as the trace is. Raises StepscopeError.
+
+        `hidden` are kinds of the legend that are left out; one such scene is held for each trace.
+        """
         path = self.path(index)
+        if hidden:
+            whole = self.scene(index)
+            with self._lock:
+                held = self._filtered.get(path)
+            if held is None or held[0] is not whole or held[1] != hidden:
+                held = (whole, hidden, without(whole, hidden))
+                with self._lock:
+                    if path in self._traces:
+                        self._filtered[path] = held
+            return held[2]
         trace = self.open_path(path)
         stamp = stamp_of(path)
         with self._lock:

@@ -16,10 +16,9 @@ from windows_of import unpacked
 
 from stepscope import analyses, load_run
 from stepscope.api import verbs
-from stepscope.query import tables
 from stepscope.renderers import figures
-from stepscope.web.pages import sections, single_file
-from stepscope.web.pages.sections import PAGES, Page, Section
+from stepscope.web.pages import single_file
+from stepscope.web.pages.sections import PAGES
 from stepscope.web.pages.single_file import bundle, comparison_page, report_page
 from stepscope.web.pages.site import static_path
 from stepscope.web.timeline import drawing
@@ -159,11 +158,7 @@ def test_a_file_that_cannot_be_read_does_not_keep_the_others_out(folder):
     assert "1 file left out" in text
 
 
-def test_tables_with_a_figure_that_no_page_shows_have_a_page_together(monkeypatch):
+def test_every_table_with_a_figure_is_on_a_page():
     assert {section.table for page in PAGES.values() for section in page.sections} >= set(figures.names()) & set(
         analyses.names("trace")
     )
-    monkeypatch.setattr(tables, "names", lambda: [("python-stacks", "analysis"), ("steps", "analysis"), ("x", "table")])
-    monkeypatch.setattr(sections, "_SUBJECTS", {"steps": Page("Steps", "", (Section("Steps", "steps"),))})
-    (section,) = sections._sections_not_shown()
-    assert (section.title, section.table, section.chart) == ("Python call stacks", "python-stacks", True)

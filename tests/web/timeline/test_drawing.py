@@ -13,7 +13,7 @@ from windows_of import unpacked
 
 from stepscope import load
 from stepscope.web.timeline import drawing
-from stepscope.web.timeline.drawing import draw_stretch, draw_window, pack
+from stepscope.web.timeline.drawing import draw_stretch, draw_window, pack, short
 from stepscope.web.timeline.scene import Line, Scene, layout, scene_of
 
 PLENTY = 10**6
@@ -206,3 +206,16 @@ def test_other_types_are_refused():
 def test_lone_surrogates_do_not_break_the_header():
     header, _ = unpacked(pack({"name": "a\ud800b"}, {}))
     assert header["name"] == "a?b"
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("/opt/app/base_model.py(677): _run_timed_pipe", "_run_timed_pipe · base_model.py:677"),
+        ("C:\\app\\train.py(3): <module>", "<module> · train.py:3"),
+        ("<frozen runpy>(88): _run_code", "_run_code · <frozen runpy>:88"),
+        ("aten::mm", "aten::mm"),
+    ],
+)
+def test_labels_of_python_frames_name_the_function_first(name, label):
+    assert short(name) == label

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from web_traces import training, written
+from web_traces import document, event, training, written
 
 from stepscope import load
 from stepscope.core.errors import UnknownName
@@ -104,10 +104,18 @@ def test_stacks_metrics_and_the_other_half_of_autograd_are_told(scene):
 
 
 def test_a_name_of_a_report_without_its_number_stands_for_all_that_have_one(tmp_path):
-    document = training()
-    kernels = [event for event in document["traceEvents"] if event.get("cat") == "kernel"]
-    for i, event in enumerate(kernels):
-        event["name"] = f"loop_fusion.{i % 2}"
-    made = scene_of(load(written(tmp_path / "t.json", document)))
+    content = training()
+    kernels = [one for one in content["traceEvents"] if one.get("cat") == "kernel"]
+    for i, kernel in enumerate(kernels):
+        kernel["name"] = f"loop_fusion.{i % 2}"
+    made = scene_of(load(written(tmp_path / "t.json", content)))
     assert matching_spans(made, "loop_fusion", exact=True)["n_names"] == 2
     assert matching_spans(made, "loop_fusion.1", exact=True)["n_names"] == 1
+
+
+def test_nested_spans_of_a_category_count_once_on_each_track(tmp_path):
+    events = [event("outer", 0, 100), event("inner", 10, 50), event("other thread", 20, 30, tid=2)]
+    trace = load(written(tmp_path / "t.json", document(events)))
+    made = scene_of(trace)
+    row = statistics(made, made.first_ns, made.last_ns)["categories"][0]
+    assert (row["name"], row["count"], row["total"]) == ("operator", 3, "130 µs")

@@ -11,7 +11,7 @@ from windows_of import unpacked
 from stepscope import load
 from stepscope.core.errors import MissingTable
 from stepscope.web.timeline.drawing import draw_window
-from stepscope.web.timeline.scene import layout, scene_of
+from stepscope.web.timeline.scene import DRAWN, KINDS, LEGEND, layout, scene_of, without
 
 
 @pytest.fixture
@@ -24,6 +24,55 @@ def test_every_span_keeps_its_name_and_category(trace):
     names = [scene.names[code] for code in scene.codes]
     assert names == trace.spans["name"].cast(pl.String).to_list()
     assert scene.lanes.row.size == trace.spans.height
+
+
+def test_collectives_and_calls_that_wait_are_drawn_as_the_bars_call_them(tmp_path):
+    content = training(("aten::mm",), steps=1, kernel="ncclDevKernel_AllReduce")
+    content["traceEvents"].append(event("cudaStreamSynchronize", 2_000, 5, "cuda_runtime"))
+    scene = scene_of(load(written(tmp_path / "t.json", content)))
+    drawn = {scene.names[code]: DRAWN[kind] for code, kind in zip(scene.codes, scene.categories, strict=True)}
+    assert drawn["ncclDevKernel_AllReduce_aten::mm"] == "communication"
+    assert drawn["cudaStreamSynchronize"] == "sync"
+    assert drawn["cudaLaunchKernel"] == "runtime"
+    labels = [kind["label"] for kind in layout(scene)["legend"]]
+    assert {"communication", "synchronisation", "launches and runtime", "operators"} <= set(labels)
+    assert "computation" not in labels
+
+
+def test_every_category_has_one_place_in_the_legend():
+    assert sorted(DRAWN) == sorted(one for _, _, categories in LEGEND for one in categories)
+
+
+def test_what_is_hidden_leaves_its_lanes_to_the_rest(trace):
+    scene = scene_of(trace)
+    rest = without(scene, {"launches and runtime", "computation"})
+    spans = trace.spans
+    gone = spans.filter(pl.col("category").is_in(["runtime", "kernel"]))["span_id"]
+    assert sorted(rest.lanes.row.tolist()) == sorted(set(range(spans.height)) - set(gone))
+    assert len(rest.lanes) < len(scene.lanes)
+    assert layout(rest)["legend"] == layout(scene)["legend"]
+    assert not [group for group in layout(rest)["groups"] if group["label"].startswith("cuda")]
+
+
+def test_nothing_is_left_where_all_is_hidden(trace):
+    rest = without(scene_of(trace), KINDS)
+    assert len(rest.lanes) == 0
+    assert layout(rest)["groups"] == []
+    assert unpacked(draw_window(rest, 0, 10**9, 100, [0, 1, 2], []))[0]["lanes"] == []
+
+
+def test_tracks_of_a_group_have_names_of_their_own(tmp_path):
+    content = training(steps=1)
+    content["traceEvents"] += [
+        event("forward", 1_000, 400, "gpu_user_annotation", 7, 0),
+        *[event("f", 1_000, 5, tid=tid) for tid in (21, 22)],
+        *[{"ph": "M", "name": "thread_name", "pid": 1, "tid": tid, "args": {"name": "pool"}} for tid in (21, 22)],
+    ]
+    groups = layout(scene_of(load(written(tmp_path / "t.json", content))))["groups"]
+    for group in groups:
+        labels = [track["label"] for track in group["tracks"]]
+        assert len(set(labels)) == len(labels)
+    assert [track["label"] for track in groups[0]["tracks"]] == ["stream 7", "stream 7 · ranges"]
 
 
 def test_tracks_are_grouped_by_device_and_process_devices_first(trace):

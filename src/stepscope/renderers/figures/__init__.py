@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.core.errors import StepscopeError
 from stepscope.core.registry import Registry
-from stepscope.renderers.figures._style import COLOURS, titled
+from stepscope.renderers.figures._style import COLOURS, PALETTE, titled
 from stepscope.renderers.figures.figure import Drawn, Figure, Link
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "COLOURS",
     "FIGURES",
+    "PALETTE",
     "Drawn",
     "Figure",
     "Link",
@@ -52,6 +53,7 @@ FIGURES = Registry(
         "roofline": "stepscope.renderers.figures.roofline",
         "utilisation": "stepscope.renderers.figures.over_time:UTILISATION",
         "python-stacks": "stepscope.renderers.figures.python_stacks",
+        "call-stacks": "stepscope.renderers.figures.python_stacks:CALL_STACKS",
         "diff": "stepscope.renderers.figures.ranked:DIFF",
         "parts": "stepscope.renderers.figures.parts",
         "hang-matrix": "stepscope.renderers.figures.hang_matrix",

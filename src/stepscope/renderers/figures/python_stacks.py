@@ -1,4 +1,4 @@
-"""Sampled call stacks as a flame graph that hangs from its root."""
+"""Call stacks, sampled or recorded, as a flame graph that hangs from its root."""
 
 from __future__ import annotations
 
@@ -144,3 +144,4 @@ def _colour(name: str) -> str:
 
 
 FIGURE = Figure("python-stacks", "Python call stacks", "sampled call stacks, callers above callees", draw, ("stack",))
+CALL_STACKS = Figure("call-stacks", "Call stacks", "time by call stack, callers above callees", draw, ("stack",))

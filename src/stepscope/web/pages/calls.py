@@ -13,7 +13,7 @@ from stepscope.web.pages.site import Site, ask
 from stepscope.web.session import companion_of, snapshots_of
 from stepscope.web.timeline import inspection
 from stepscope.web.timeline.drawing import draw_window
-from stepscope.web.timeline.scene import layout
+from stepscope.web.timeline.scene import KINDS, layout
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -35,9 +35,10 @@ async def progress(site: Site, request: Request) -> Response:  # noqa: ARG001  e
 async def _scene(site: Site, request: Request) -> Scene:
     index = request.path_params["index"]
     stamps = site.session.stamps((index,))
+    hidden = KINDS.intersection(request.query_params.get("hide", "").split(","))
     # The answer is whether there is one: the session holds the scene itself as long as its trace.
-    await ask(site, request, ("scene", index, stamps), lambda: bool(site.session.scene(index)))
-    return await asyncio.to_thread(site.session.scene, index)
+    await ask(site, request, ("scene", index, stamps, hidden), lambda: bool(site.session.scene(index, hidden)))
+    return await asyncio.to_thread(site.session.scene, index, hidden)
 
 
 async def layout_of(site: Site, request: Request) -> Response:

@@ -90,6 +90,8 @@ async def table(site: Site, request: Request) -> Response:
     offset = (page - 1) * _ROWS_PER_PAGE
     made = sheet(shown.frame, shown.table, link=address_of_row(links, name), offset=offset, limit=_ROWS_PER_PAGE,
                  sort=question.sort, keep_empty="all" in parameters)  # fmt: skip
+    columns = shown.frame.columns
+    chart = figures.drawn(name, shown.frame, lambda row: links.events(row, columns)) if page == 1 else None
     query = {k: v for k, v in parameters.items() if k not in ("page", "sort")} | {"sort": parameters.get("sort", "")}
 
     def again(**changed: object) -> str:
@@ -104,7 +106,7 @@ async def table(site: Site, request: Request) -> Response:
     return html(site, request, "table.html", title=name, doc=query_tables.find(name).doc, sheet=made, question=question,
                  choices=choices(name, dict(question.options)), parameters=parameters, page=page,
                  per_page=_ROWS_PER_PAGE, all_columns=answer.frame.columns, again=again, sorted_by=sorted_by,
-                 downloads=downloads, remarks=answer.remarks, links=links)  # fmt: skip
+                 downloads=downloads, remarks=answer.remarks, chart=chart, links=links)  # fmt: skip
 
 
 async def download(site: Site, request: Request) -> Response:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from stepscope.query import tables
 from stepscope.renderers import figures
 from stepscope.web.pages.drilldown import address_of_row
 from stepscope.web.pages.rows import sheet
@@ -49,7 +48,7 @@ _PREDICTION_COLUMNS = ("rank", "trace", "scenario", "step_ns", "predicted_ns", "
 _HOLDER_COLUMNS = ("rank", "trace", "device", "holder", "category", "line", "bytes", "share_ratio", "n_blocks",
                    "confidence_ratio")  # fmt: skip
 _LEAK_COLUMNS = ("rank", "trace", "device", "line", "bytes", "n_blocks", "n_eighths", "n_freed", "freed_bytes")
-_SUBJECTS: Mapping[str, Page] = {
+PAGES: Mapping[str, Page] = {
     "operators": Page(
         "Operators",
         "What each framework operator cost on the host, and on the device through the work it launched.",
@@ -75,6 +74,15 @@ _SUBJECTS: Mapping[str, Page] = {
             Section("Near the device's limits", "roofline"),
             Section("Launches", "launches"),
             Section("Copies and fills", "transfers"),
+        ),
+    ),
+    "stacks": Page(
+        "Stacks",
+        "Where time went by call stack: callers above what they called, as wide as the time that they took.",
+        (
+            Section("Device time, below the calls that queued the work", "call-stacks", {"of": "device"}, rows=8),
+            Section("Time of the host", "call-stacks", {"of": "host"}, rows=8),
+            Section("Python, sampled from outside", "python-stacks", rows=8),
         ),
     ),
     "what-if": Page(
@@ -109,16 +117,6 @@ _SUBJECTS: Mapping[str, Page] = {
 }
 
 
-def _sections_not_shown() -> tuple[Section, ...]:
-    """Tables with a figure that no page shows."""
-    asked = {section.table for page in _SUBJECTS.values() for section in page.sections}
-    known = {name for name, kind in tables.names() if kind in ("analysis", "ranks")}
-    drawn = [figures.find(name) for name in figures.names() if name in known - asked]
-    return tuple(Section(one.title, one.name, {k: str(v) for k, v in one.options.items()}) for one in drawn)
-
-
-_MORE = {"more": Page("More", "Everything else that was recorded and has a figure.", _sections_not_shown())}
-PAGES: Mapping[str, Page] = {**_SUBJECTS, **(_MORE if _MORE["more"].sections else {})}
 #: Pages in the order of the menu: address, label.
 NAVIGATION = (
     ("/overview", "Overview"),

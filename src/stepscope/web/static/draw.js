@@ -3,17 +3,17 @@ import { LANE } from "./layout.js";
 import { duration } from "./source.js";
 
 export const LABELS = 210, RULER = 40;
-const HUES = {
-  step: 210, user_range: 265, module: 285, operator: 205, python: 160, runtime: 28, driver: 18, dataloader: 48, kernel: 130,
-  memcpy: 45, memset: 60, sync: 350, device_range: 300, sched_oncpu: 100, sched_runq: 0, io: 330, overhead: 15, other: 220,
-};
 const SHADES = 5;
 
-export function palette(dark, categories) {
-  return categories.map((name) => Array.from({ length: SHADES }, (_, k) => {
-    const hue = (HUES[name] ?? 220) + (k - 2) * 5, grey = name === "other" || name === "overhead" ? 12 : 52;
-    return dark ? `hsl(${hue} ${grey}% ${34 + k * 3}%)` : `hsl(${hue} ${grey + 6}% ${72 + k * 3}%)`;
-  }));
+// Shades of each category: the colour of its kind in the legend, mixed with white or black so that letters can be read on it.
+export function palette(dark, categories, legend) {
+  const colours = new Map(legend.flatMap((kind) => kind.categories.map((name) => [name, kind.colour])));
+  return categories.map((name) => Array.from({ length: SHADES }, (_, k) => mixed(colours.get(name) ?? "#7f7f7f", dark ? 0 : 255, (dark ? 0.38 : 0.46) + (k - 2) * 0.055)));
+}
+
+function mixed(hex, ground, ratio) {
+  const parts = [1, 3, 5].map((i) => Math.round(parseInt(hex.slice(i, i + 2), 16) * (1 - ratio) + ground * ratio));
+  return `rgb(${parts.join(" ")})`;
 }
 
 export function shadeOf(name) {
@@ -29,7 +29,6 @@ export function draw(context, state) {
   context.clearRect(0, 0, width, height);
   context.font = "11.5px system-ui, sans-serif";
   context.textBaseline = "middle";
-  state.letter = context.measureText("aten::scaled_dot_product").width / 24;
   const pinned = Math.min(state.rows.pinned.total, Math.max(height - RULER - 60, 0));
   clipped(context, 0, RULER + pinned, width, height - RULER - pinned, () => {
     for (const row of state.rows.rows) {
@@ -111,7 +110,7 @@ function drawLanes(context, state, row, y, at, scale) {
     drawBars(context, state, data, lane, top, shift, at, scale);
     for (let i = data.spans[lane]; i < data.spans[lane + 1]; i++) {
       const x = at(shift + data.start[i]), length = data.dur[i] * scale;
-      if (x > state.width || x + length < LABELS) continue;
+      if (x > state.width || x + length < LABELS || state.unseen.has(data.category[i])) continue;
       const hit = sought && sought.has(data.name[i], data);
       context.globalAlpha = sought && !hit ? 0.4 : 1;
       context.fillStyle = state.palette[data.category[i]][data.shades[data.name[i]]];
@@ -119,8 +118,7 @@ function drawLanes(context, state, row, y, at, scale) {
       context.fillRect(left, top, Math.max(right - left - (right - left > 3 ? 0.6 : 0), 0.8), LANE - 2);
       if (right - left > 26) {
         context.fillStyle = state.colours.onSpan;
-        const room = Math.floor((right - left - 6) / state.letter), name = data.short[data.name[i]];
-        context.fillText(name.length <= room ? name : name.slice(0, Math.max(room - 1, 1)) + "…", left + 3, top + LANE / 2 - 0.5);
+        context.fillText(fitting(context, data, data.name[i], right - left - 6), left + 3, top + LANE / 2 - 0.5);
       }
       if (hit || (state.selected && state.selected.trace === row.trace.index && state.selected.id === data.id[i])) {
         context.strokeStyle = hit ? state.colours.match : state.colours.text;
@@ -132,12 +130,23 @@ function drawLanes(context, state, row, y, at, scale) {
   }
 }
 
+// A name in the width that there is. Widths are measured once for each name of a window.
+function fitting(context, data, code, room) {
+  const name = data.short[code];
+  data.widths ??= new Float32Array(data.short.length);
+  const wide = data.widths[code] ||= context.measureText(name).width;
+  if (wide <= room) return name;
+  let length = Math.max(Math.floor((name.length * room) / wide), 1);
+  while (length > 1 && context.measureText(name.slice(0, length) + "…").width > room) length--;
+  return name.slice(0, length) + "…";
+}
+
 function drawBars(context, state, data, lane, top, shift, at, scale) {
   const pixel = (data.high - data.low) / data.pixels, wide = Math.max(pixel * scale, 0.7);
   context.globalAlpha = state.sought ? 0.4 : 0.8;
   for (let i = data.bars[lane]; i < data.bars[lane + 1]; i++) {
     const x = at(shift + data.bar_pixel[i] * pixel);
-    if (x > state.width || x + wide < LABELS) continue;
+    if (x > state.width || x + wide < LABELS || state.unseen.has(data.bar_category[i])) continue;
     context.fillStyle = state.palette[data.bar_category[i]][1];
     const tall = Math.max(Math.min(data.bar_busy[i], 1), 0.12) * (LANE - 2);
     context.fillRect(x, top + LANE - 2 - tall, wide, tall);

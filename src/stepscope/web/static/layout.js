@@ -3,6 +3,7 @@
 export const LANE = 16, HEAD = 22, LINE = 44, GAP = 4;
 
 // All rows of all traces, top to bottom. A folded group shows its head alone, a folded track its outermost lane.
+// Pinned tracks are in the order in which they were pinned.
 export function rowsOf(traces, folded, pinned) {
   const rows = [], top = [];
   const several = traces.length > 1;
@@ -27,6 +28,8 @@ export function rowsOf(traces, folded, pinned) {
       if (!hidden) trace.layout.lines.forEach((line, at) => rows.push({ kind: "line", key: `${key}.${at}`, label: line.label, trace, line, at, height: LINE }));
     }
   }
+  const place = [...pinned];
+  top.sort((a, b) => place.indexOf(a.key) - place.indexOf(b.key));
   return { pinned: stacked(top), rows: stacked(rows) };
 }
 

@@ -26,15 +26,17 @@ function pairs(facts) {
   return facts.flatMap(([name, value]) => [element("dt", {}, name.replaceAll("_", " ")), element("dd", {}, value)]);
 }
 
+// `flames` are the addresses of flame graphs of a part's range, by what they are of.
 export function showStatistics(panel, parts, alike) {
   panel.replaceChildren(element("h2", {}, `Range of ${parts[0]?.sums.length ?? ""}`));
-  for (const { title, sums } of parts) {
+  for (const { title, sums, flames } of parts) {
     if (parts.length > 1) panel.append(element("h3", {}, title));
     const facts = [["spans", sums.n_spans.toLocaleString("en")]];
     if (sums.device_busy) facts.push(["device busy", sums.device_busy]);
     // What a server adds up has each name's own time too; a report in one file has the whole.
     const own = sums.names[0]?.own !== undefined;
-    panel.append(element("dl", {}, ...pairs(facts)), table(["category", "calls", "time"], sums.categories, null), element("h3", {}, own ? "Names with most time of their own" : "Names with most time"),
+    const links = Object.entries(flames).map(([name, href]) => element("a", { href }, name));
+    panel.append(element("dl", {}, ...pairs(facts)), ...(links.length ? [element("p", { class: "more" }, "Flame graph: ", ...links)] : []), table(["category", "calls", "time"], sums.categories, null), element("h3", {}, own ? "Names with most time of their own" : "Names with most time"),
       table(["name", "calls", own ? "own time" : "time"], sums.names, alike));
     if (sums.names_left_out) panel.append(element("p", { class: "quiet" }, `${sums.names_left_out} more names`));
   }
@@ -43,6 +45,6 @@ export function showStatistics(panel, parts, alike) {
 function table(heads, rows, open) {
   return element("table", {}, element("thead", {}, element("tr", {}, ...heads.map((head, i) => element("th", { scope: "col", class: i ? "number" : "text" }, head)))),
     element("tbody", {}, ...rows.map((row) => element("tr", {},
-      element("td", { class: "text", title: row.name }, open ? element("button", { type: "button", onclick: () => open(row.name) }, row.name) : row.name),
+      element("td", { class: "text", title: row.name }, open ? element("button", { type: "button", onclick: () => open(row.name) }, row.label ?? row.name) : row.name),
       element("td", { class: "number" }, row.count.toLocaleString("en")), element("td", { class: "number", title: row.own === undefined ? null : `${row.total} with what is inside` }, row.own ?? row.total)))));
 }

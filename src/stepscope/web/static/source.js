@@ -25,9 +25,10 @@ function rangesOf(lanes, count) {
   return first;
 }
 
-export function serverSource(root) {
+// `hidden` is the set of kinds that are left out; what is left moves up, so that depths change with it.
+export function serverSource(root, hidden) {
   const call = async (index, path, parameters = {}, signal = undefined) => {
-    const query = new URLSearchParams(parameters).toString();
+    const query = new URLSearchParams(hidden.size ? { ...parameters, hide: [...hidden].join(",") } : parameters).toString();
     for (let attempt = 0; ; attempt++) {
       const answer = await fetch(`${root}/api/trace/${index}/${path}${query ? "?" + query : ""}`, { signal });
       if (answer.ok) return answer;
@@ -89,7 +90,7 @@ export async function embeddedSource(element) {
       return { count: hits.length, n_names: wanted.filter(Boolean).length, total: duration(sum), longest, hits };
     },
     statistics: async (index, low, high) => {
-      const part = parts[index], sums = new Map(), kinds = new Map();
+      const part = parts[index], sums = new Map(), kinds = new Map(), open = new Map();
       let n = 0;
       for (let i = 0; i < part.id.length; i++) {
         const from = Math.max(part.low + part.start[i], low), to = Math.min(part.low + part.start[i] + part.dur[i], high);
@@ -102,12 +103,27 @@ export async function embeddedSource(element) {
           sum.ns += to - from;
           map.set(key, sum);
         }
+        const place = part.lanes[part.lane[i]][0] + "\0" + category;
+        if (!open.has(place)) open.set(place, []);
+        open.get(place).push([from, to]);
       }
+      // Time of a category is that in which one of its spans is open, track by track: nested spans count once.
+      for (const kind of kinds.values()) kind.ns = 0;
+      for (const [place, spans] of open) kinds.get(place.split("\0")[1]).ns += covered(spans);
       const listed = (map) => [...map.values()].sort((a, b) => b.ns - a.ns).map((s) => ({ ...s, total: duration(s.ns), mean: duration(s.ns / s.count) }));
       const names = listed(sums);
       return { length: duration(high - low), n_spans: n, device_busy: null, categories: listed(kinds), names: names.slice(0, 50), names_left_out: Math.max(names.length - 50, 0) };
     },
   };
+}
+
+function covered(spans) {
+  let sum = 0, end = -Infinity;
+  for (const [from, to] of spans.sort((a, b) => a[0] - b[0])) {
+    sum += Math.max(to - Math.max(from, end), 0);
+    end = Math.max(end, to);
+  }
+  return sum;
 }
 
 // A length in ns with three digits.

@@ -1,7 +1,7 @@
 // The timeline: what is shown (and in the address), what the hands do, when data is asked for.
 import { draw, LABELS, palette, RULER, shadeOf, amount } from "./draw.js";
 import { LANE, offsetsOf, rowsOf, usualAlignment } from "./layout.js";
-import { showDetails, showStatistics } from "./panel.js";
+import { element, showDetails, showStatistics } from "./panel.js";
 import { duration, embeddedSource, serverSource } from "./source.js";
 
 const $ = (id) => document.getElementById(id);
@@ -10,6 +10,7 @@ const parameters = new URLSearchParams(location.search);
 const state = {
   traces: [], rows: { pinned: [], rows: [] }, data: new Map(), from: 0, to: 1, scroll: 0, width: 0, height: 0, range: null,
   selected: null, sought: null, folded: new Set(split("fold")), pinned: new Set(split("pin")), colours: {}, palette: [],
+  hidden: new Set(split("hide")), unseen: new Set(), // kinds of the legend, and numbers of their categories
 };
 const search = { q: "", exact: false, hits: [], at: -1 };
 const asked = new Map();
@@ -29,7 +30,7 @@ function trouble(error) {
 
 async function start() {
   const embedded = $("embedded");
-  source = embedded ? await embeddedSource(embedded) : serverSource(document.body.dataset.root || "");
+  source = embedded ? await embeddedSource(embedded) : serverSource(document.body.dataset.root || "", state.hidden);
   const chosen = (parameters.get("t") ?? "").split(",").filter(Boolean).map(Number);
   let indices = chosen.length ? chosen : [...document.querySelectorAll("#inputs input")].map((box) => Number(box.value));
   if (embedded) indices = JSON.parse(embedded.dataset.layouts).map((_, i) => i);
@@ -48,6 +49,7 @@ async function start() {
   const layouts = state.traces.map((one) => one.layout);
   align(parameters.get("align") ?? usualAlignment(layouts));
   fillSteps();
+  fillLegend();
   themeChanged();
   resize();
   place();
@@ -100,6 +102,40 @@ function fillSteps() {
   $("step").disabled = !trace.layout.steps.length;
 }
 
+// The kinds that any of the traces has. A click hides one, with Shift all others.
+function fillLegend() {
+  const kinds = new Map(state.traces.flatMap((one) => one.layout.legend).map((kind) => [kind.label, kind]));
+  $("legend").replaceChildren(...[...kinds.values()].map(({ label, colour }) => {
+    const swatch = element("i", {});
+    swatch.style.background = colour;
+    return element("button", { type: "button", "aria-pressed": String(!state.hidden.has(label)), title: "Hide or show. With Shift: this one alone, or all",
+      onclick: (event) => choose(label, event.shiftKey, [...kinds.keys()]) }, swatch, label);
+  }));
+  const categories = state.traces[0].layout.categories;
+  state.unseen = new Set([...state.hidden].flatMap((label) => kinds.get(label)?.categories ?? []).map((name) => categories.indexOf(name)));
+}
+
+async function choose(label, alone, labels) {
+  const rest = labels.filter((one) => one !== label);
+  if (alone) {
+    const hides = !rest.every((one) => state.hidden.has(one)) || state.hidden.has(label);
+    state.hidden.clear();
+    if (hides) rest.forEach((one) => state.hidden.add(one));
+  } else if (!state.hidden.delete(label)) state.hidden.add(label);
+  fillLegend();
+  remember();
+  if (!$("embedded")) {
+    try {
+      const layouts = await Promise.all(state.traces.map((one) => source.layout(one.index)));
+      state.traces.forEach((one, i) => { one.layout = layouts[i]; });
+      asked.forEach((one) => one.controller.abort());
+      asked.clear();
+      layRows();
+    } catch (error) { trouble(error); }
+  }
+  redraw();
+}
+
 function themeChanged() {
   const style = getComputedStyle(document.documentElement), colour = (name) => style.getPropertyValue(name).trim();
   const dark = colour("--is-dark") === "1";
@@ -108,7 +144,7 @@ function themeChanged() {
     accent: colour("--accent"), onSpan: dark ? "#f3f6f9" : "#10161c", match: dark ? "#ffd24d" : "#c25700", arrow: dark ? "#ffb454" : "#b34700",
     range: dark ? "rgb(116 182 242 / 14%)" : "rgb(11 95 165 / 10%)", step: dark ? "rgb(255 255 255 / 13%)" : "rgb(0 0 0 / 14%)",
   };
-  state.palette = palette(dark, state.traces[0]?.layout.categories ?? []);
+  state.palette = palette(dark, state.traces[0]?.layout.categories ?? [], state.traces.flatMap((one) => one.layout.legend));
   redraw();
 }
 
@@ -222,6 +258,7 @@ function remember() {
     set("exact", search.exact ? "1" : "");
     set("fold", [...state.folded].map(encodeURIComponent).join(","));
     set("pin", [...state.pinned].map(encodeURIComponent).join(","));
+    set("hide", [...state.hidden].map(encodeURIComponent).join(","));
     set("align", $("align")?.value);
     const query = parameters.toString();
     try { history.replaceState(null, "", location.pathname + (query ? "?" + query : "")); } catch { /* a file's address cannot change everywhere */ }
@@ -280,12 +317,21 @@ async function select(range) {
   remember();
   redraw();
   try {
-    const parts = await Promise.all(state.traces.map(async (trace) => ({
-      title: trace.layout.rank === null ? trace.layout.label : `rank ${trace.layout.rank}`,
-      sums: await source.statistics(trace.index, Math.floor(range[0] - trace.offset), Math.max(Math.ceil(range[1] - trace.offset), Math.floor(range[0] - trace.offset) + 1)),
-    })));
+    const parts = await Promise.all(state.traces.map(async (trace) => {
+      const low = Math.floor(range[0] - trace.offset), high = Math.max(Math.ceil(range[1] - trace.offset), low + 1);
+      const title = trace.layout.rank === null ? trace.layout.label : `rank ${trace.layout.rank}`;
+      return { title, sums: await source.statistics(trace.index, low, high), flames: flamesOf(trace, low, high) };
+    }));
     if (state.range === range) showStatistics(panel, parts, (name) => { $("find").value = name; find(name, true, false); });
   } catch (error) { trouble(error); }
+}
+
+// Addresses of flame graphs of a range; a report in one file has none.
+function flamesOf(trace, low, high) {
+  if ($("embedded")) return {};
+  const address = (of) => `${document.body.dataset.root || ""}/tables/call-stacks?${new URLSearchParams({ t: trace.index, "o.of": of, "o.begin_ns": low, "o.end_ns": high })}`;
+  const kinds = new Set(trace.layout.legend.map((kind) => kind.label));
+  return { host: address("host"), ...(kinds.has("computation") || kinds.has("communication") || kinds.has("copies") ? { device: address("device") } : {}) };
 }
 
 // ---- finding
@@ -504,6 +550,12 @@ const KEYS = {
     panel.replaceChildren();
   },
 };
+$("find").addEventListener("keydown", (event) => {
+  if (event.key !== "Escape") return;
+  event.preventDefault();
+  KEYS.Escape();
+  canvas.focus({ preventScroll: true });
+});
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest?.("input, select, textarea")) return;
   const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;

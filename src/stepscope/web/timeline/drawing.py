@@ -12,6 +12,7 @@ into `names`), `category`; of bars `bar_lane`, `bar_pixel`, `bar_busy` (share of
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 _LONGEST_NAME = 400
 _DRAWN_NAME = 80
+#: What PyTorch calls a Python frame.
+_FRAME = re.compile(r"(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)", re.DOTALL)
 #: Pixels of a stretch with too many spans, and of sampled lines where all spans are in full.
 _FINEST, _COARSEST = 32_000, 500
 _LINE_PIXELS = 1_500
@@ -171,7 +174,11 @@ def shortened(name: str) -> str:
 
 @lru_cache(1 << 15)
 def short(name: str) -> str:
-    """The label of a span: the most specific part of its name."""
+    """The label of a span: the most specific part of its name, of a Python frame the function first."""
+    frame = _FRAME.match(name)
+    if frame is not None:
+        file = frame["file"].replace("\\", "/").rpartition("/")[2]
+        return printable(f"{frame['function']} · {file}:{frame['line']}")[:_DRAWN_NAME]
     return shorten(printable(name), _DRAWN_NAME)
 
 

@@ -9,9 +9,10 @@ import polars as pl
 
 from stepscope.analyses.common.span_lookup import callers
 from stepscope.core.errors import UnknownName
-from stepscope.core.intervals import total, union
-from stepscope.core.names import without_number
-from stepscope.core.schema import DEVICE_WORK, TABLES
+from stepscope.core.intervals import total, union, union_by
+from stepscope.core.names import shorten_column, without_number
+from stepscope.core.report import printable
+from stepscope.core.schema import CATEGORIES, DEVICE_WORK, TABLES, Category
 from stepscope.core.units import render
 from stepscope.renderers.cells import cell
 from stepscope.web.timeline.drawing import shortened
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 _MOST_LINKS = 40
 _MOST_HITS = 20_000
 _MOST_NAMES = 50
+_PANEL_NAME = 26
 _AROUND, _MAY_CROSS = ("step", "other"), ("user_range", "module", "python", "device_range")
 _SIDE_TABLES = ("ops", "kernels", "transfers", "collectives", "frames", "sched")
 
@@ -127,7 +129,8 @@ def _stack(scene: Scene, span_id: int, row: dict[str, Any]) -> list[str]:
 def statistics(scene: Scene, low: int, high: int, tracks: Sequence[int] | None = None) -> dict[str, Any]:
     """What happens in [low, high): time per category and per name, cut at its bounds; how long devices are busy.
 
-    Names come in the order of their own time, that of no span inside theirs. Ranges and Python frames around others may
+    Time of a category is that in which one of its spans is open, summed over tracks: nested spans count once. Names
+    come in the order of their own time, that of no span inside theirs. Ranges and Python frames around others may
     end at any time, so theirs is not known: they come last.
     """
     spans = scene.trace.spans.lazy().select("span_id", "parent_id", "track_id", "ts_ns", "dur_ns", "name", "category")
@@ -136,7 +139,7 @@ def statistics(scene: Scene, low: int, high: int, tracks: Sequence[int] | None =
     if tracks is not None:
         inside &= pl.col("track_id").is_in(list(tracks))
     clipped = spans.filter(inside).select(
-        "span_id", "parent_id", "name", "category",
+        "span_id", "parent_id", "track_id", "name", "category",
         ts=pl.max_horizontal("ts_ns", low), end=pl.min_horizontal(end, high),
         is_whole=(pl.col("ts_ns") >= low) & (end <= high),
     ).with_columns(ns=pl.col("end") - pl.col("ts"))  # fmt: skip
@@ -153,7 +156,8 @@ def statistics(scene: Scene, low: int, high: int, tracks: Sequence[int] | None =
     per_name = named.group_by("category", "name").agg(**sums, own_ns=own_sum)
     order = ["own_ns", "total_ns", "name"]
     per_name = per_name.sort(order, descending=[True, True, False], nulls_last=True)
-    per_category = frame.group_by("category").agg(**sums).sort("total_ns", descending=True)
+    per_category = _of_categories(frame)
+    labels = shorten_column([printable(str(name)) for name in per_name["name"].head(_MOST_NAMES)], _PANEL_NAME)
     busy = total(union(work["ts"].to_numpy(), work["end"].to_numpy())) if work.height else None
     return {
         "length": render(high - low, "ns"),
@@ -161,11 +165,22 @@ def statistics(scene: Scene, low: int, high: int, tracks: Sequence[int] | None =
         "device_busy": None if busy is None else f"{render(busy, 'ns')} ({render(busy / (high - low), 'ratio')})",
         "categories": [_row(str(c), n, ns) for c, n, ns in per_category.rows()],
         "names": [
-            {**_row(shortened(str(name)), n, ns), "category": str(c), "own": render(own_ns, "ns")}
-            for c, name, n, ns, own_ns in per_name.head(_MOST_NAMES).rows()
+            {**_row(shortened(str(name)), n, ns), "label": label, "category": str(c), "own": render(own_ns, "ns")}
+            for (c, name, n, ns, own_ns), label in zip(per_name.head(_MOST_NAMES).rows(), labels, strict=True)
         ],
         "names_left_out": max(per_name.height - _MOST_NAMES, 0),
     }
+
+
+def _of_categories(frame: pl.DataFrame) -> pl.DataFrame:
+    """Category, number of spans, and time in which one is open on a track, the longest first."""
+    group = frame.select(pl.col("track_id").cast(pl.Int64) * len(CATEGORIES) + pl.col("category").to_physical())
+    runs = union_by(group.to_series().to_numpy(), frame["ts"].to_numpy(), frame["end"].to_numpy())
+    open_ns = np.bincount(runs[0] % len(CATEGORIES), runs[2] - runs[1], minlength=len(CATEGORIES)).astype(np.int64)
+    times = pl.DataFrame({"category": CATEGORIES, "total_ns": open_ns}, schema_overrides={"category": Category})
+    counts = frame.group_by("category").agg(count=pl.len())
+    joined = counts.join(times, on="category", how="left").select("category", "count", "total_ns")
+    return joined.sort("total_ns", "category", descending=[True, False])
 
 
 def _row(name: str, count: int, ns: int) -> dict[str, Any]:
