@@ -11,7 +11,7 @@ import polars as pl
 
 from stepscope.analyses.resources.counters import COUNTER_SUMMARY, counters
 from stepscope.analyses.steps.batches import BATCHES, batches, laws, of_kinds, timed_batches
-from stepscope.analyses.steps.requests import REQUEST_SUMMARY, requests
+from stepscope.analyses.steps.requests import REQUEST_SUMMARY, requests, slowest_requests
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import gaps, intersection, total, union
 from stepscope.core.names import map_names
@@ -198,8 +198,7 @@ def request_blocks(trace: Trace) -> list[Block]:
         return []
     blocks = [Block("Requests", REQUEST_SUMMARY, _known(table), "show requests")]
     if not trace.requests.is_empty():
-        slow = requests(trace.requests, spans=trace.spans, tracks=trace.tracks, by="request")
-        slow = slow.filter(pl.col("cause").is_not_null()).head(_SLOWEST).select(_OF_SLOW)
+        slow = slowest_requests(trace.requests, trace.spans, trace.tracks, _SLOWEST).select(_OF_SLOW)
         if slow.height:
             blocks.append(Block("Slowest requests", REQUEST_SUMMARY, _known(slow), "show requests --by request"))
     return blocks
@@ -215,6 +214,8 @@ def summary_of_requests(trace: Trace) -> Summary:
     blocks = request_blocks(trace)
     if not trace.counters.is_empty():
         used = counters(trace.counters).filter(pl.col("max") != 0).select("device", "metric", "mean", "max")
+        of_engine = used.filter(pl.col("metric").cast(pl.String).str.contains(":"))  # others are the process' own
+        used = of_engine if of_engine.height else used
         blocks.append(Block("Other metrics", COUNTER_SUMMARY, used, "show counters"))
     times = pl.concat([trace.requests["ts_ns"], trace.histograms["ts_ns"]]).drop_nulls()
     has_clock = trace.meta.origin_unix_ns is not None and times.len() > 0
