@@ -31,6 +31,8 @@ _NEARLY_ALL = 0.98
 _HOST_BOUND, _WAITS = 0.1, 0.05
 #: A step without graphs has less of its work in them than this, and at least so many launches.
 _HARDLY, _MANY_LAUNCHES = 0.1, 20
+#: So many graphs in a step are pieces of one.
+_PIECES = 4
 #: Idle time that the host does not cause, or that nobody knows the cause of.
 _NOT_HOST = (ENDS, "idle kernel_wait", "idle other", "idle unlinked")
 _PADDED, _SAMPLED = 0.05, 0.02
@@ -114,8 +116,10 @@ class Serving:
         """Decode steps that replay no graph, where the device waits for launches."""
         decode = self._decode().drop_nulls("graph_ratio")
         eager = decode.filter((pl.col("graph_ratio") < _HARDLY) & (pl.col("n_launches") >= _MANY_LAUNCHES))
-        if eager.is_empty() or self._idle_ratio() < _WAITS:
+        if self._idle_ratio() < _WAITS:
             return []
+        if eager.is_empty():
+            return _in_pieces(decode.filter(pl.col("n_graphs") >= _PIECES))
         launches = counted(round(_number(eager["n_launches"].median())), "launch", "launches")
         if eager.height == decode.height:
             title = f"Decode replays no graph: {launches} a step"
@@ -183,6 +187,16 @@ class Serving:
         title = f"Sampling on the host: the device is idle in {duration(ns / rows.height)} a batch of it"
         advice = "→ sample on the device: no penalties, grammars or processors of logits that run in Python"
         return [Cost("serving sampling", title, None, (advice,), "show user-ranges")]
+
+
+def _in_pieces(decode: pl.DataFrame) -> list[Cost]:
+    """Decode steps whose work is in many graphs with other launches between them."""
+    if decode.is_empty():
+        return []
+    graphs, launches = (round(_number(decode[name].median())) for name in ("n_graphs", "n_launches"))
+    title = f"Decode replays its graph in pieces: {graphs:,} graphs and {launches - graphs:,} other launches a step"
+    advice = "→ capture whole steps: cudagraph_mode FULL_AND_PIECEWISE or FULL_DECODE_ONLY of vLLM"
+    return [Cost("serving graphs", title, None, (advice,), "show batches")]
 
 
 def _number(value: object) -> float:

@@ -112,7 +112,7 @@ def requests(
     """
     if requests.is_empty() and (by == "request" or histograms.is_empty()):
         hint = "name a file of requests or a scrape of the engine's metrics, as docs/serving.md says"
-        raise MissingTable("requests", needed_by="requests", hint=hint)
+        raise MissingTable("requests to an engine", needed_by="requests", hint=hint)
     if by == "request":
         rows = _explained(requests, spans, tracks)
         return _as_result(rows.sort("e2e_ns", "request", descending=[True, False], nulls_last=True))
