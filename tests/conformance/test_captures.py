@@ -91,6 +91,31 @@ def test_operators_cost_what_the_sheets_say(shared: Path, name: str) -> None:
     assert {n: ours.get(n) for n in same} == {n: pytest.approx(sheets[n], rel=1e-6) for n in same}
 
 
+@pytest.mark.parametrize("name", PROFILES)
+def test_the_batch_is_what_a_count_over_the_raw_file_says(shared: Path, name: str) -> None:
+    raw = events(shared / "traces/tracelens/inference" / name / PROFILES[name])
+    step = next(e for e in raw if e.get("cat") == "user_annotation" and e["name"].startswith("execute_"))
+    calls = {e["args"]["correlation"]: e for e in raw if e.get("cat") == "cuda_runtime"}
+    work = [
+        (e["ts"], e["ts"] + e["dur"], e["args"]["correlation"])
+        for e in raw
+        if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")
+        and step["ts"] <= calls[e["args"]["correlation"]]["ts"] < step["ts"] + step["dur"]
+    ]
+    busy, reached = 0.0, 0.0
+    for start, end, _ in sorted(work):
+        busy += max(end - max(start, reached), 0.0)
+        reached = max(reached, end)
+    of_graphs = sum(end - start for start, end, call in work if "Graph" in calls[call]["name"])
+    row = opened(shared, name).show("batches").row(0, named=True)
+    assert row["dur_ns"] == pytest.approx((reached - step["ts"]) * 1e3, abs=2)
+    assert row["busy_ratio"] == pytest.approx(busy / (reached - step["ts"]), rel=1e-5)
+    assert row["n_launches"] == len({call for _, _, call in work})
+    assert row["graph_ratio"] == pytest.approx(of_graphs / sum(end - start for start, end, _ in work), rel=1e-5)
+    tokens = {"sglang_decode": 32, "vllm_decode_full": 32, "vllm_prefilldecode_piecewise": 8192}[name]
+    assert row["tokens_per_s"] == pytest.approx(tokens / (reached - step["ts"]) * 1e6)
+
+
 def test_a_capture_of_another_batch_size_is_refused(shared: Path, tmp_path: Path) -> None:
     folder = shared / "traces/tracelens/inference/sglang_decode"
     shutil.copy(folder / PROFILES["sglang_decode"], tmp_path / "profile.json.gz")

@@ -7,6 +7,8 @@ import json
 import polars as pl
 import pytest
 
+import stepscope
+from stepscope.core.errors import StepscopeError
 from stepscope.readers import open_trace, side_files
 from stepscope.readers.captures import graphs_of
 
@@ -255,3 +257,22 @@ def test_of_very_many_modules_around_a_call_the_innermost_count(tmp_path):
     (graph,) = graphs_of(open_trace(str(path)))
     assert 3 < graph.nodes.height < 1100
     assert graph.nodes["name"].is_in(["aten::mm"]).sum() == 2
+
+
+def test_a_capture_elsewhere_is_named(recorded, tmp_path):
+    recorded(replay(KERNELS), {"bs_32_rank0.json": capture(LAYER)})
+    (tmp_path / "capture_traces").rename(tmp_path / "elsewhere")
+    profile = str(tmp_path / "profile.json")
+    file = tmp_path / "elsewhere" / "bs_32_rank0.json"
+    assert operators(stepscope.load(profile)) == [""] * 3
+    for path in (file, file.parent):
+        assert operators(stepscope.load(profile, capture=path)) == JOINED
+    other = tmp_path / "bs_16_rank0.json"
+    other.write_text(json.dumps({"traceEvents": capture(LAYER, size=16)}))
+    refused = issue(stepscope.load(profile, capture=other), "capture_refused")
+    assert refused == (1, "launches of graphs without operators: a size of 32 ran, captured were 16")
+    with pytest.raises(StepscopeError, match="holds no capture"):
+        stepscope.load(profile, capture=profile)
+    with pytest.raises(StepscopeError):
+        stepscope.load(profile, capture=tmp_path / "none.json")
+    assert issue(stepscope.load(str(file), capture=file), "capture_refused")[1].endswith("is in the recording")

@@ -12,6 +12,8 @@ from stepscope.core.trace import Run
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import polars as pl
+
     from stepscope.comparison import Comparison, Observation
     from stepscope.comparison.memory import Snapshot
     from stepscope.comparison.model import Cause, Effect, Evidence
@@ -50,37 +52,51 @@ def compare_two_runs(base: Run, other: Run, *, anchor: str | None = None) -> Com
     from stepscope.comparison import compare_runs
     from stepscope.comparison.matching import as_repeats
     from stepscope.comparison.memory import compare_snapshots
+    from stepscope.comparison.serving import compare_batches, judged_at_equal_work, of_batches
 
-    left, held_left = _observed(base, anchor or "auto")
+    left, held_left, batches_left = _observed(base, anchor or "auto")
     if anchor is None and left and left[0][0].source == "detected":
         anchor = left[0][0].anchor  # so that the other run gets the same kind of cycle, if it has any
-    right, held_right = _observed(other, anchor or "auto")
+    right, held_right, batches_right = _observed(other, anchor or "auto")
     facts = {"base": ", ".join(base.paths), "other": ", ".join(other.paths)}
     arguments = _arguments(base, other)
     memory = compare_snapshots(held_left, held_right) if held_left and held_right else None
+    has_batches = bool(batches_left and batches_right)
     if left and right:
         result = compare_runs(as_repeats(left), as_repeats(right))
         if memory is not None:
             result = replace(result, notes=(*result.notes, memory.reason, *memory.notes), memory=memory.memory)
+        if has_batches:
+            result = judged_at_equal_work(result, batches_left, batches_right)
         return _with_gains(replace(result, facts=facts, arguments=arguments), other)
+    if has_batches:
+        return replace(of_batches(compare_batches(batches_left, batches_right)), facts=facts, arguments=arguments)
     if memory is None:
         hint = "name snapshots for both, or recordings of time for both"
         raise StepscopeError("one run has memory snapshots alone, and the other has none", hint)
     return replace(memory, facts=facts, arguments=arguments)
 
 
-def _observed(run: Run, anchor: str) -> tuple[list[tuple[Observation, ...]], list[Snapshot]]:
-    """What is compared of each trace, and of each memory snapshot."""
+def _observed(run: Run, anchor: str) -> tuple[list[tuple[Observation, ...]], list[Snapshot], list[pl.DataFrame]]:
+    """What is compared of each trace, of each memory snapshot, and of the batches of each trace that has some."""
     from stepscope.comparison import observe
     from stepscope.comparison.memory import observe_snapshot
+    from stepscope.comparison.serving import observe_batches
 
-    traces, snapshots = [], []
+    traces, snapshots, batches = [], [], []
     for trace in run:
         if trace.is_memory_snapshot:
             snapshots.append(observe_snapshot(trace))
         else:
-            traces.append(observe(trace, anchor=anchor))
-    return traces, snapshots
+            batches.append(observe_batches(trace))
+            try:
+                traces.append(observe(trace, anchor=anchor))
+            except MissingTable:
+                raise
+            except StepscopeError:  # nothing repeats, but batches are enough
+                if batches[-1].is_empty():
+                    raise
+    return traces, snapshots, [one for one in batches if one.height]
 
 
 def _with_gains(result: Comparison, other: Run) -> Comparison:

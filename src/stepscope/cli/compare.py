@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _RUN_OPTIONS = ("--base", "--other")
 _GATE = re.compile(r"(?P<what>slower|faster|larger)(:(?P<percent>\d+(\.\d+)?)\s*%)?|different")
 GATE_FAILED = 3
-OWN_TABLES = ("kinds", "parts", "attribution", "resources", "effects", "memory-growth", "ruled-out")
+OWN_TABLES = ("kinds", "parts", "attribution", "resources", "effects", "memory-growth", "batch-changes", "ruled-out")
 
 
 class _ManyPaths(TyperCommand):

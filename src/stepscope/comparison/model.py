@@ -329,6 +329,8 @@ class Comparison:
         step_verdict: the verdict on the step time alone. It is `different` only if the interval of `step_time`, or of
             `typical_step`, excludes zero. `verdict` is `different` too if a cause was found whose cost the step hides.
         memory: of memory snapshots, one row per stack with what it holds at both peaks (bytes), largest change first.
+        batches: of engines that serve a model, how long batches of equal work take: a row per kind, then per kind and
+            size. None if a run has no batches.
         typical_step: as `step_time`, without the longest and shortest tenth of the cycles; None if there are under ten.
     """
 
@@ -347,6 +349,7 @@ class Comparison:
     step_verdict: Verdict = "inconclusive"
     typical_step: Effect | None = None
     memory: pl.DataFrame = field(default_factory=MEMORY_GROWTH.empty)
+    batches: pl.DataFrame | None = None
     to_text: Callable[[Comparison], str] | None = field(default=None, repr=False, compare=False)
     to_html: Callable[[Comparison], str] | None = field(default=None, repr=False, compare=False)
     to_figure: Callable[[Comparison], Any] | None = field(default=None, repr=False, compare=False)

@@ -11,6 +11,7 @@ from stepscope.analyses.memory.growth import MEMORY_GROWTH
 from stepscope.comparison.diagnosis.change import span
 from stepscope.comparison.effects import DELTAS, FUNCTION_DELTAS, function_deltas
 from stepscope.comparison.model import EFFECTS, KINDS
+from stepscope.comparison.serving import BATCH_CHANGES, at_equal_work
 from stepscope.core import units
 from stepscope.core.report import Bar, Block, Finding, Part, Report
 from stepscope.core.table import Column, Table
@@ -107,6 +108,7 @@ def tables(result: Comparison) -> dict[str, Block]:
         "resources": (RESOURCES_SHOWN, resources(result.effects)),
         "effects": (EFFECTS, result.effects),
         "memory-growth": (MEMORY_GROWTH, result.memory),
+        "batch-changes": (BATCH_CHANGES, BATCH_CHANGES.empty() if result.batches is None else result.batches),
         "ruled-out": (RULED_OUT, pl.DataFrame([asdict(row) for row in result.ruled_out], schema=RULED_OUT.dtypes)),
     }
     return {name: Block(name, table, frame) for name, (table, frame) in parts.items()}
@@ -167,6 +169,7 @@ def document(result: Comparison) -> dict[str, Any]:
         ],
         "notes": list(result.notes),
         "memory": {"peaks": _peaks(result.effects).to_dicts(), "growth": result.memory.to_dicts()},
+        "batches": [] if result.batches is None else result.batches.to_dicts(),
     }
 
 
@@ -180,6 +183,9 @@ def headline(result: Comparison) -> str:
     kinds = result.kinds["kind"].unique(maintain_order=True).to_list()
     word = _VERDICTS[result.verdict]
     start = f"Runs that differ in {', '.join(kinds)} · {word}" if kinds else word
+    if result.batches is not None and result.pairs:
+        sentence = at_equal_work(result.batches)
+        start = f"{sentence[:1].upper()}{sentence[1:]} · {start}"
     if result.step_time is None or not result.step_time.base:
         return f"{start}: {result.reason}"
     step = result.proof or result.step_time
@@ -277,6 +283,9 @@ def _value(value: float | None, unit: str | None) -> str:
 
 def _blocks(result: Comparison) -> list[Block]:
     blocks = _memory_blocks(result)
+    if result.batches is not None and result.batches.height:
+        columns = result.batches.columns
+        blocks.append(_block("Batches at equal work", BATCH_CHANGES, result.batches, columns, "batch-changes"))
     whole = result.step_time.base if result.step_time is not None else 0.0
     parts = result.parts.filter(pl.max_horizontal("base_ns", "other_ns") > _LEAST_SHARE * whole)
     if parts.height:

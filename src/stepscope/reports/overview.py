@@ -32,7 +32,7 @@ from stepscope.reports._host import has_host_work, host_time
 from stepscope.reports._job import job_of
 from stepscope.reports._quality import lacks_of_issues, quality
 from stepscope.reports._results import summarise_results
-from stepscope.reports._serving import batch_blocks, request_blocks, summary_of_requests
+from stepscope.reports._serving import Serving, request_blocks, summary_of_requests
 from stepscope.reports._stragglers import MOST_CALLS, packed_calls
 from stepscope.reports._summary import AHEAD, SLOWEST_STEPS, TALK, Cost, Memory, Scope, Summary, scope_of
 from stepscope.reports._tables import kernel_block, name_block, operator_block, track_block
@@ -166,7 +166,8 @@ def summarise(trace: Trace) -> Summary:
         return summary_without_clock(trace, lacks_of_issues(trace.issues))
     scope = scope_of(trace)
     per_operator = _operators(trace)
-    tables: list[Block] = [*batch_blocks(trace), *request_blocks(trace)]
+    serving = Serving.of(trace)
+    tables: list[Block] = [*([] if serving is None else [serving.block()]), *request_blocks(trace)]
     tables += [] if per_operator is None else [operator_block(per_operator)]
     divided: DeviceTime | HostTime | None
     divided = device = device_time(trace, scope) if spans["category"].is_in(DEVICE_WORK).any() else None
@@ -188,6 +189,7 @@ def summarise(trace: Trace) -> Summary:
     costs += advice_costs(facts, memory, trace.devices, costs)
     if (trace.issues["code"] == SERIALISED).any():  # the recorder made the device wait, and not the program
         costs = [cost for cost in costs if not cost.kind.startswith(("idle", "rule device_underused"))]
+    costs = costs if serving is None else serving.costs(costs)
     costs = _with_gains(trace, costs, scope.whole_ns / max(len(scope.lows), 1))
     first, last = recorded(spans)
     return Summary(
@@ -209,6 +211,7 @@ def summarise(trace: Trace) -> Summary:
         tables=tuple(tables),
         quality=(*quality(trace, scope, None if device is None else device.work), *no_mfu),
         issues=trace.issues,
+        facts=() if serving is None else serving.facts(),
     )
 
 

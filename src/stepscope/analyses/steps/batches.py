@@ -16,6 +16,7 @@ from stepscope.analyses.costs.op_costs import priced
 from stepscope.analyses.costs.roofline import Roofs, roofs_of, with_roofs
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import union_by
+from stepscope.core.names import is_graph_launch, map_names
 from stepscope.core.schema import DEVICES, KERNELS, OPS, TRACKS
 from stepscope.core.table import Column, Table
 
@@ -47,6 +48,8 @@ BATCHES = Table(
         Column("mfu_ratio", pl.Float64(), "time of its matrix products at peak, over the duration", "ratio"),
         Column("known_ratio", pl.Float64(), "part of its device time whose operations and bytes are known", "ratio"),
         Column("host_ns", pl.Int64(), "duration of its range on the host (by kind: the median)", "ns"),
+        Column("n_launches", pl.Float64(), "calls that launched its device work (by kind: the mean)"),
+        Column("graph_ratio", pl.Float64(), "part of its device time in replayed graphs", "ratio"),
         Column("padded_ratio", pl.Float64(), "part of the stated size that is no token or request", "ratio"),
         Column("flop", pl.Float64(), "operations of it, as far as known (by kind: the mean)", "FLOP"),
         Column("bytes", pl.Float64(), "bytes that it must move, as far as known (by kind: the mean)", "bytes"),
@@ -97,7 +100,7 @@ def batches(
     if by == "batch":
         result = rows.with_columns(batch=pl.int_range(pl.len()))
     else:
-        result = _of_kinds(rows) if by == "kind" else _laws(rows)
+        result = of_kinds(rows) if by == "kind" else laws(rows)
     result = BATCHES.conform(result)
     return result.select(_COLUMNS[by])
 
@@ -123,7 +126,7 @@ def timed_batches(spans: pl.DataFrame, tracks: pl.DataFrame) -> tuple[pl.DataFra
         raise MissingTable("ranges of batches", needed_by="batches", hint=hint)
     work = device_work(spans, tracks, needed_by=None)
     work = work.with_columns(step=_batch_of_work(work, spans, rows)).filter(pl.col("step").is_not_null())
-    return _timed(rows, work), work
+    return _launched(_timed(rows, work), work, spans), work
 
 
 def _ranges(spans: pl.DataFrame) -> pl.DataFrame:
@@ -209,6 +212,19 @@ def _timed(rows: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def _launched(rows: pl.DataFrame, work: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+    """The batches with n_launches and graph_ratio; null without work that is tied to its launch."""
+    tied = work.drop_nulls("launch_id").with_columns(
+        of_graph=map_names(spans["name"].gather(work["launch_id"].drop_nulls()), is_graph_launch, pl.Boolean())
+    )
+    dur = pl.col("end_ns") - pl.col("ts_ns")
+    sums = tied.group_by("step").agg(
+        n_launches=pl.col("launch_id").n_unique(), graph_ratio=dur.filter("of_graph").sum() / dur.sum()
+    )
+    numbered = rows.with_columns(step=pl.int_range(pl.len(), dtype=pl.Int32))
+    return numbered.join(sums.cast({"step": pl.Int32}), on="step", how="left", maintain_order="left").drop("step")
+
+
 def _costs(
     rows: pl.DataFrame, work: pl.DataFrame, spans: pl.DataFrame, ops: pl.DataFrame, roofs: Roofs
 ) -> pl.DataFrame:
@@ -235,15 +251,15 @@ def _costs(
     )
 
 
-def _of_kinds(rows: pl.DataFrame) -> pl.DataFrame:
-    """A row per kind, that with most time first."""
+def of_kinds(rows: pl.DataFrame) -> pl.DataFrame:
+    """The batches, as by batch, with a row per kind, that with most time first."""
     whole = pl.col("dur_ns").sum()
-    ratios = ("busy_ratio", "mfu_ratio", "mbu_ratio")
+    ratios = ("busy_ratio", "mfu_ratio", "mbu_ratio", "graph_ratio")
     lasting = {c: pl.col("dur_ns").filter(pl.col(c).is_not_null()).sum() for c in ratios}
     weighted = [pl.when(ns > 0).then((pl.col(c) * pl.col("dur_ns")).sum() / ns).alias(c) for c, ns in lasting.items()]
     means = [
         pl.col(c).mean()
-        for c in ("n_requests", "n_tokens", "kv_tokens", "padded_ratio", "flop", "bytes", "known_ratio")
+        for c in ("n_requests", "n_tokens", "kv_tokens", "padded_ratio", "flop", "bytes", "known_ratio", "n_launches")
     ]
     tokens = pl.when(pl.col("n_tokens").null_count() == 0).then(pl.col("n_tokens").sum() / whole * 1e9)
     return rows.group_by("kind").agg(
@@ -258,11 +274,13 @@ def _of_kinds(rows: pl.DataFrame) -> pl.DataFrame:
     ).rename({"median_ns": "dur_ns"}).sort("total_ns", "kind", descending=[True, False])  # fmt: skip
 
 
-def _laws(rows: pl.DataFrame) -> pl.DataFrame:
-    """A row per kind: the weights of its law, and its error on batches left out."""
+def laws(rows: pl.DataFrame) -> pl.DataFrame:
+    """Of the batches, as by batch, a row per kind: the weights of its law, and its error on batches left out."""
     laws = []
     for (kind,), part in sorted(rows.partition_by("kind", as_dict=True).items()):
         terms = [c for c in _TERMS if part[c].null_count() == 0 and part[c].n_unique() > 1]
+        if "n_requests" in terms and part["n_tokens"].equals(part["n_requests"]):  # a token for each: one weight
+            terms.remove("n_tokens")
         if part.height < _LEAST_BATCHES or not (part["dur_ns"] > 0).all():
             continue
         x = np.column_stack([np.ones(part.height), *(part[c].to_numpy().astype(np.float64) for c in terms)])
