@@ -225,3 +225,19 @@ def test_the_ending_of_amds_symbols_goes_where_names_stay_different():
     assert shorten_column(["gemm.kd", "add"], 20) == ["gemm", "add"]
     assert shorten_column(["gemm.kd", "gemm"], 20) == ["gemm.kd", "gemm"]
     assert shorten("gemm.kd") == "gemm"
+
+
+def test_a_call_keeps_its_file_and_line():
+    long = "/home/user/projects/a-very-long-name-of-a-project/src/package/models/layers.py"
+    names = [f"forward ({long}:39)", f"forward ({long}:402)", "scaled_dot_product_attention (/job/model.py:434)", "mm"]
+    assert shorten_column(names, 32) == [
+        "forward (layers.py:39)", "forward (layers.py:402)", "scaled_dot_…ntion (model.py:434)", "mm",
+    ]  # fmt: skip
+    assert shorten(names[0], 30) == "forward (layers.py:39)"
+
+
+def test_calls_in_files_of_one_name_stay_different():
+    names = [f"forward (/job/{folder}/{'x' * 40}/model.py:39)" for folder in ("encoder", "decoder")]
+    short = shorten_column(names, 30)
+    assert len(set(short)) == 2
+    assert all(len(name) <= 30 for name in short)

@@ -37,11 +37,12 @@ class UnknownFormat(StepscopeError):
 
 
 class CorruptInput(StepscopeError):
-    """The input is of a known format but damaged beyond salvage, at a known place."""
+    """The input is of a known format but damaged beyond salvage, at a known place. `reason` is without that place."""
 
     def __init__(self, message: str, hint: str = "", *, path: str = "", offset: int | None = None) -> None:
         where = path if offset is None else f"{path} at byte {offset:,}"
         super().__init__(f"{where}: {message}" if where else message, hint)
+        self.reason = message
         self.path = path
         self.offset = offset
 

@@ -48,6 +48,9 @@ _NUMBERED = re.compile(r"(?<![A-Za-z0-9])(?=[A-Za-z]*[0-9])[A-Za-z0-9]+$")
 _NUMBERED_HEAD = re.compile(r"[A-Za-z0-9]*[0-9][A-Za-z0-9]*")
 _LONGEST_NUMBER = 14
 _PATH = re.compile(r"[^<>()]*/[^<>()]*/[^<>()]*")
+#: A function and the place of its code, as in `forward (/job/model.py:68)`.
+_CALL = re.compile(r"(?P<function>[^()]+) \((?:[^()]*[/\\])?(?P<file>[^()/\\]+\.\w{1,4}:\d+)\)")
+_LEAST_FUNCTION = 6
 _BRACKETS = frozenset("<>()[]{}")
 _EDGES = " ,:&*_<>()[]{}"
 
@@ -62,7 +65,17 @@ def shorten(name: str, width: int = 60) -> str:
     >>> shorten("void at::native::vectorized_elementwise_kernel<4, at::native::MulFunctor<float>, int>(int)")
     'vectorized_elementwise_kernel<MulFunctor>'
     """
-    return _fitted(_gist(name), width)
+    return _call(name, width) or _fitted(_gist(name), width)
+
+
+def _call(name: str, width: int) -> str | None:
+    """A function with the name of its file and the line, in `width`; None for other names, and without room."""
+    call = _CALL.fullmatch(name)
+    if call is None:
+        return None
+    place = f" ({call['file']})"
+    room = width - len(place)
+    return without_middle(call["function"], room) + place if room >= _LEAST_FUNCTION else None
 
 
 def _gist(name: str) -> str:
@@ -274,9 +287,12 @@ def shorten_column(names: Sequence[str], width: int) -> list[str]:
         names, distinct = [plain[name] for name in names], dict.fromkeys(plain.values())
     if all(len(name) <= width for name in distinct):
         return list(names)
-    details = _unique_details(distinct)
+    calls = {name: made for name in distinct if len(name) > width and (made := _call(name, width))}
+    often = Counter([*calls.values(), *distinct])
+    calls = {name: made for name, made in calls.items() if often[made] == 1}
+    details = _unique_details(name for name in distinct if name not in calls)
     short = {name: text for name, text in details.items() if len(text) <= width}
-    taken = set(short.values())
+    taken = {*short.values(), *calls.values()}
     gists, names_of, alike = {}, {}, defaultdict(list)
     for name, text in details.items():
         if name not in short:
@@ -292,6 +308,7 @@ def shorten_column(names: Sequence[str], width: int) -> list[str]:
             made = next((form for form in forms if form not in taken), without_middle(text, width))
             short[names_of[text]] = made
             taken.add(made)
+    short |= calls
     return [short[name] for name in names]
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from stepscope.analyses.common.device_work import label_devices
 from stepscope.analyses.memory.growth import MEMORY_GROWTH, grown
 from stepscope.analyses.memory.oom import MEMORY_SAVINGS, memory_oom, memory_savings
 from stepscope.analyses.memory.snapshots import (
@@ -14,10 +15,10 @@ from stepscope.analyses.memory.snapshots import (
     MEMORY_HOLDERS,
     MEMORY_LEAKS,
     MEMORY_PEAK,
+    history_of,
+    holders_at_peak,
+    left_over,
     memory_fragmentation,
-    memory_holders,
-    memory_leaks,
-    memory_peak,
 )
 from stepscope.core import files
 from stepscope.core.report import Bar, Block, Finding, Part, Report
@@ -43,15 +44,16 @@ _PEAKS = replace(MEMORY_PEAK, columns=(_FILE, *MEMORY_PEAK.columns))
 def memory_report(trace: Trace) -> Report:
     """The report of a memory snapshot."""
     tables = trace.memory_events, trace.memory_segments, trace.memory_blocks
-    peaks = memory_peak(*tables, trace.devices)
-    holders = memory_holders(*tables, trace.stacks, trace.devices)
+    history = history_of(*tables, trace.stacks)
+    peaks = MEMORY_PEAK.conform(label_devices(history.peaks(), trace.devices))
+    holders = holders_at_peak(history, trace.devices)
     by_line = holders.group_by("device", "holder", "category", "line", maintain_order=True).agg(
         pl.col("bytes", "share_ratio", "n_blocks").sum()
     )
     by_line = by_line.sort("bytes", descending=True, maintain_order=True)
     blocks = [_block("What held it at the peak", MEMORY_HOLDERS, by_line, _HOLDERS, "show memory-holders --by line")]
     if not trace.memory_events.is_empty():
-        leaks = memory_leaks(trace.memory_events, trace.memory_blocks, trace.stacks, trace.devices)
+        leaks = left_over(history, trace.devices)
         blocks.append(_block("Never freed in the history", MEMORY_LEAKS, leaks, _LEAKS, "show memory-leaks"))
     quality = [lack.text for lack in lacks_of_issues(trace.issues)]
     if not trace.memory_segments.is_empty():

@@ -101,3 +101,20 @@ def test_changed_bytes_give_a_trace_or_an_error_of_ours(tmp_path):
             stepscope.report(trace)
         except StepscopeError:
             pass
+
+
+@pytest.mark.parametrize("document", [[], {"segments": [], "device_traces": [[], []]}])
+def test_an_empty_snapshot_is_said_to_be_empty(tmp_path, document):
+    with pytest.raises(StepscopeError, match="is empty"):
+        loaded(tmp_path, document)
+
+
+@pytest.mark.parametrize("document", [[1, 2], ["a"], [[[]]], {"a": 1}])
+def test_other_data_is_no_snapshot(tmp_path, document):
+    with pytest.raises(StepscopeError, match="no memory snapshot"):
+        loaded(tmp_path, document)
+
+
+def test_a_damaged_pickle_is_named_once(tmp_path):
+    with pytest.raises(StepscopeError, match=r"a\.pickle at byte 2: pickle ends early$"):
+        loaded(tmp_path, b"\x80\x04\x8e" + (2**62).to_bytes(8, "little") + b"x.")

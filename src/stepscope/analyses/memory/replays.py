@@ -266,11 +266,14 @@ def _best_moments(events: list[tuple[int, int, int, int]]) -> list[int]:
 def _lifetimes(events: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
     """A row per block: its stack and bytes, the events that made and freed it (null: before the first, or never)."""
     events = events.drop("event", strict=False).with_row_index("event")
-    kinds = pl.col("action").cast(pl.String)
-    own = events.filter(kinds.is_in(["alloc", "free_completed"])).with_columns(is_alloc=kinds == "alloc")
-    following = pl.col("event").shift(-1).over("address", order_by="event")
-    made = own.with_columns(freed=following).filter("is_alloc")
-    old = own.filter(pl.col("event") == pl.col("event").min().over("address"), ~pl.col("is_alloc"))
+    own = events.filter(pl.col("action").is_in(["alloc", "free_completed"]))
+    own = own.select("event", "address", "bytes", "stack_id", is_alloc=pl.col("action") == "alloc")
+    own = own.sort("address", maintain_order=True)  # and so by event within each
+    is_first = (pl.col("address") != pl.col("address").shift(1)).fill_null(value=True)
+    following = pl.when(pl.col("address").shift(-1) == pl.col("address")).then(pl.col("event").shift(-1))
+    own = own.with_columns(freed=following, is_first=is_first)
+    made = own.filter("is_alloc").sort("event")
+    old = own.filter(~pl.col("is_alloc") & pl.col("is_first")).sort("event")
     left = blocks.filter(pl.col("state") != "inactive").join(own, on="address", how="anti")
     shape = {
         "address": pl.Int64(),

@@ -8,7 +8,8 @@ allocator's rounding, is a row of its own.
 from __future__ import annotations
 
 import re
-from typing import Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 import polars as pl
 
@@ -18,6 +19,9 @@ from stepscope.analyses.memory.replays import _lifetimes
 from stepscope.core.errors import MissingTable
 from stepscope.core.schema import DEVICES, MEMORY_BLOCKS, MEMORY_EVENTS, MEMORY_SEGMENTS, STACKS
 from stepscope.core.table import Column, Name, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _WHOLE = pl.Int64()
 _DEVICE = (
@@ -257,13 +261,37 @@ def memory_holders(
     Raises MissingTable (no memory snapshot), UnknownName (by).
     """
     _is_snapshot(memory_segments, memory_events, "memory-holders")
-    peaks = _peaks(levels_of(memory_events, memory_segments, memory_blocks))
-    about = about_stacks(stacks)
-    parts = []
-    for device_id, event, peak in peaks.select("device_id", "peak_event", "peak_allocated_bytes").iter_rows():
-        lives = lives_of(memory_events, memory_blocks, about, device_id)
+    history = history_of(memory_events, memory_segments, memory_blocks, stacks)
+    return holders_at_peak(history, devices, by)
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What a snapshot holds over time: levels after each event, blocks of each device, and what their stacks say."""
+
+    levels: pl.DataFrame
+    lives: Mapping[int, pl.DataFrame]
+    about: pl.DataFrame
+
+    def peaks(self) -> pl.DataFrame:
+        """A row per device, as `memory_peak`."""
+        return _peaks(self.levels)
+
+
+def history_of(events: pl.DataFrame, segments: pl.DataFrame, blocks: pl.DataFrame, stacks: pl.DataFrame) -> History:
+    """The history of a snapshot, for those who ask more than one question of it."""
+    levels = levels_of(events, segments, blocks)
+    lives = {device_id: _lives(events, blocks, device_id) for device_id in levels["device_id"].unique().sort()}
+    return History(levels, lives, about_stacks(stacks))
+
+
+def holders_at_peak(history: History, devices: pl.DataFrame, by: str = "stack") -> pl.DataFrame:
+    """What `memory_holders` answers, of a history."""
+    about, parts = history.about, []
+    for device_id, event, peak in history.peaks().select("device_id", "peak_event", "peak_allocated_bytes").iter_rows():
         at = -1 if event is None else event
-        held = lives.filter(pl.col("made").fill_null(-1) <= at, pl.col("freed").is_null() | (pl.col("freed") > at))
+        is_held = (pl.col("made").fill_null(-1) <= at) & (pl.col("freed").is_null() | (pl.col("freed") > at))
+        held = _signed(history.lives[device_id].filter(is_held), about)
         rows = held.join(about.select("stack_id", "line", "stack"), on="stack_id", how="left")
         rows = rows.group_by("holder", "category", "line", "stack", "stack_id").agg(
             pl.col("bytes").sum(), n_blocks=pl.len().cast(pl.Int64), confidence_ratio=pl.col("sure").min()
@@ -301,8 +329,12 @@ def lives_of(events: pl.DataFrame, blocks: pl.DataFrame, about: pl.DataFrame, de
     `made` and `freed` are positions in the device's history; null: before the first, or never. `about` is what
     `about_stacks` returns.
     """
-    signs = about.select("stack_id", "sign", "sign_sure")
-    return _with_category(_lives(events, blocks, device_id).join(signs, on="stack_id", how="left"))
+    return _signed(_lives(events, blocks, device_id), about)
+
+
+def _signed(lives: pl.DataFrame, about: pl.DataFrame) -> pl.DataFrame:
+    """The blocks with their category and how sure it is."""
+    return _with_category(lives.join(about.select("stack_id", "sign", "sign_sure"), on="stack_id", how="left"))
 
 
 def _with_rest(rows: pl.DataFrame, peak: int) -> pl.DataFrame:
@@ -365,16 +397,19 @@ def memory_leaks(
     Units: bytes.
     Source: events of a memory snapshot, as docs/memory.md explains.
     """
-    about = about_stacks(stacks).drop("sign", "sign_sure")
-    parts = []
-    for device_id in memory_events["device_id"].unique().sort():
-        n = memory_events.filter(pl.col("device_id") == device_id).height
-        lives = _lives(memory_events, memory_blocks, device_id).filter(pl.col("made").is_not_null())
+    return left_over(history_of(memory_events, MEMORY_SEGMENTS.empty(), memory_blocks, stacks), devices)
+
+
+def left_over(history: History, devices: pl.DataFrame) -> pl.DataFrame:
+    """What `memory_leaks` answers, of a history."""
+    about, parts = history.about.drop("sign", "sign_sure"), []
+    for device_id, n in history.peaks().filter(pl.col("n_events") > 0).select("device_id", "n_events").iter_rows():
+        lives = history.lives[device_id].filter(pl.col("made").is_not_null())
         is_left = pl.col("freed").is_null()
         rows = lives.group_by("stack_id").agg(
             pl.col("bytes").filter(is_left).sum(),
             n_blocks=is_left.sum().cast(pl.Int64),
-            n_eighths=(pl.col("made") * 8 // max(n, 1)).filter(is_left).n_unique().cast(pl.Int64),
+            n_eighths=(pl.col("made") * 8 // n).filter(is_left).n_unique().cast(pl.Int64),
             first_event=pl.col("made").filter(is_left).min(),
             last_event=pl.col("made").filter(is_left).max(),
             n_freed=(~is_left).sum().cast(pl.Int64),

@@ -43,7 +43,7 @@ def without_impossible(trace: Trace, before: Trace | None = None) -> Trace:
         if frame is not known.get(name)
     }
     if (spans := tables.get("spans")) is not None:
-        tables["spans"] = spans.with_columns(_short_enough(spans["name"], issues))
+        tables["spans"] = spans.with_columns(short_enough(spans["name"], issues))
     meta = trace.meta
     for fact, (low, high) in FACTS.items():
         value = getattr(meta, fact)
@@ -70,7 +70,7 @@ def _frames(trace: Trace | None) -> Mapping[str, pl.DataFrame]:
     return trace.tables.made if isinstance(trace.tables, StoredTables) else trace.tables
 
 
-def _short_enough(names: pl.Series, issues: IssueLog) -> pl.Series:
+def short_enough(names: pl.Series, issues: IssueLog) -> pl.Series:
     """The names, of which the longest are cut if all together are too much; those that differ still do."""
     lengths = names.unique().cast(pl.String).str.len_chars()
     longest = max(_LEAST_LENGTH, _MOST_TEXT // max(lengths.len(), 1))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from stepscope.core.errors import CorruptInput
+from stepscope.core.errors import CorruptInput, StepscopeError
 from stepscope.core.files import rank_in
 from stepscope.core.schema import MEMORY_BLOCKS, MEMORY_EVENTS, MEMORY_SEGMENTS, STACKS
 from stepscope.core.trace import Meta, Trace
@@ -32,25 +32,32 @@ _MOST_FRAMES = 256
 _MOST_DEVICES = 4096
 _SMALL = 2**62
 _HOST = -1
+_EMPTY_HINT = "the process held no memory of a device; torch.cuda.memory._record_memory_history() begins a history"
 _HINT = "write it again with torch.cuda.memory._dump_snapshot"
 
 
 def read(source: Source) -> Trace:
-    """The allocators of all devices of a process. Raises CorruptInput (damaged, or not plain data), StepscopeError."""
+    """The allocators of all devices of a process. Raises CorruptInput (damaged, or not plain data).
+
+    Raises StepscopeError if the snapshot is empty, or the file too large.
+    """
     with no_collection():
         data = b"".join(source.chunks())
         try:
             document, torn = unpickled(data)
         except CorruptInput as error:
-            raise CorruptInput(error.message, error.hint, path=source.label, offset=error.offset) from None
+            raise CorruptInput(error.reason, error.hint, path=source.label, offset=error.offset) from None
         del data
         if source.damage or torn:
             raise CorruptInput(source.damage or torn, "copy the file again", path=source.label, offset=source.n_bytes)
-        if isinstance(document, list):  # what memory_snapshot() returns has the segments alone
-            document = {"segments": document}
+        if isinstance(document, list) and all(isinstance(one, dict) for one in document):
+            document = {"segments": document}  # what memory_snapshot() returns has the segments alone
         if not isinstance(document, dict) or not isinstance(document.get("segments"), list):
             raise CorruptInput("it holds no memory snapshot", _HINT, path=source.label)
-        return _trace(document, source)
+        trace = _trace(document, source)
+    if trace.memory_events.is_empty() and trace.memory_segments.is_empty():
+        raise StepscopeError(f"{source.label}: the memory snapshot is empty: no segments and no events", _EMPTY_HINT)
+    return trace
 
 
 def _trace(document: Fields, source: Source) -> Trace:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import partial
+from itertools import compress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -166,9 +167,8 @@ def _texts(db: Database, text_id: Rows, where: str) -> tuple[Rows, list[str]]:
     by_id = text_id != ABSENT
     codes[by_id] = interned.of_keys(text_id[by_id], lambda i: known.get(i) or "")
     if "text" in db.columns_of("NVTX_EVENTS") and not by_id.all():
-        column = "textId" if "textId" in db.columns_of("NVTX_EVENTS") else "NULL"
-        inline = db.column("NVTX_EVENTS", "ifnull(text, '')", f"{where} AND {column} IS NULL")
-        codes[~by_id] = interned.codes(str(text) for text in inline)
+        inline = db.column("NVTX_EVENTS", "ifnull(text, '')", where)
+        codes[~by_id] = interned.codes(str(text) for text in compress(inline, ~by_id))
     return codes, interned.texts
 
 

@@ -19,6 +19,7 @@ from stepscope.core.names import kernel_class, map_names
 from stepscope.core.result_tables import NSYS
 from stepscope.core.table import Column, Name, Table
 from stepscope.core.trace import Meta, Result, Results, Trace
+from stepscope.readers.common.impossible import short_enough
 from stepscope.readers.common.source import IssueLog, Source, give_back
 from stepscope.readers.nsight.ncu_lines import as_utf8
 from stepscope.readers.nsight.nsys_stats_files import FOR_PEOPLE, NUMBERED_KERNELS, family, named_by_file
@@ -108,8 +109,10 @@ def summaries(tables: Sequence[tuple[str, Printed]], issues: IssueLog) -> dict[s
         results[report] = Result(NSYS[report], frame.sort(order, descending=True, nulls_last=True, maintain_order=True))
     if (kernels := results.get("cuda_gpu_kern_sum")) is not None:
         whole = kernels.frame["total_ns"].sum()  # nsys rounds shares and means
+        names = short_enough(kernels.frame["name"].fill_null(""), issues)
         ours = kernels.frame.with_columns(
-            kernel_class=map_names(kernels.frame["name"].fill_null(""), kernel_class, pl.String()),
+            names,
+            kernel_class=map_names(names, kernel_class, pl.String()),
             share_ratio=pl.col("total_ns") / whole if whole else None,
             mean_ns=pl.col("total_ns") / pl.col("calls"),
         )

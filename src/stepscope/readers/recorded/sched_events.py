@@ -15,12 +15,12 @@ each), time (u64), core and a spare (u32 each). Source: include/uapi/linux/perf_
 
 from __future__ import annotations
 
-import json
 import struct
 import zlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -48,6 +48,7 @@ Ints = NDArray[np.int64]
 Frame = tuple[int, int, int, bytes]
 MAGIC = b"stepscope sched 1\n"
 _HEAD = struct.Struct("<HHIIq")
+_DAMAGED = (ValueError, KeyError, TypeError, AttributeError, IndexError, ArithmeticError, msgspec.MsgspecError)
 _FACTS, _EVENTS = 1, 2
 #: Frames of one packing are written by a reader of at most some buffers: more is damage.
 _LARGEST = 1 << 30
@@ -196,11 +197,37 @@ class Events:
     unix_ns: Ints
 
 
+_Id = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
+_Time = Annotated[int, msgspec.Meta(ge=-(1 << 62), lt=1 << 62)]
+_Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+
+
+class _Clocks(msgspec.Struct):
+    monotonic_ns: _Time
+    unix_ns: _Time
+
+
+class _Facts(msgspec.Struct):
+    """What a frame of facts may say; `events` are the kernel's own descriptions."""
+
+    source: Literal["tracefs", "perf"] | None = None
+    page_bytes: Annotated[int, msgspec.Meta(ge=1 << 6, le=1 << 20, multiple_of=8)] = 4096
+    events: dict[str, Any] = {}
+    clocks: _Clocks | None = None
+    began: list[tuple[_Id, _Id]] = []
+    names: list[str] = []
+    threads: list[tuple[_Id, _Id]] = []
+    full_bytes: _Count | None = None
+    unwritten: _Count = 0
+    end: Any = None
+    lost: dict[str, _Count] = {}
+
+
 @dataclass(slots=True)
 class _Content:
     """What the frames said so far."""
 
-    head: dict[str, Any] = field(default_factory=dict)
+    head: _Facts = field(default_factory=_Facts)
     parts: list[tuple[Ints, ...]] = field(default_factory=list)
     names: dict[int, str] = field(default_factory=dict)
     began: dict[int, int] = field(default_factory=dict)
@@ -225,7 +252,15 @@ def read_events(path: str, issues: IssueLog) -> Events:
         for kind, core, time_ns, content in _frames(file, path, issues):
             try:
                 _take(recorded, kind, core, time_ns, content, issues)
-            except (ValueError, KeyError, TypeError, AttributeError, IndexError, ArithmeticError) as error:
+            except (
+                ValueError,
+                KeyError,
+                TypeError,
+                AttributeError,
+                IndexError,
+                ArithmeticError,
+                msgspec.MsgspecError,
+            ) as error:
                 issues.add("sched_damaged", "warning", 1, f"{path}: a frame says {error!r}; read up to it")
                 break
             recorded.end_ns = max(recorded.end_ns, time_ns)
@@ -265,38 +300,33 @@ def _frames(file: IO[bytes], path: str, issues: IssueLog) -> Iterator[Frame]:
 def _take(recorded: _Content, kind: int, core: int, time_ns: int, content: bytes, issues: IssueLog) -> None:
     """What a frame holds."""
     if kind == _FACTS:
-        _hear(recorded, time_ns, json.loads(content), issues)
+        _hear(recorded, time_ns, msgspec.json.decode(content, type=_Facts), issues)
     elif kind == _EVENTS:
-        {"tracefs": _take_pages, "perf": _take_records}[recorded.head["source"]](recorded, core, content)
+        {"tracefs": _take_pages, "perf": _take_records}[recorded.head.source or ""](recorded, core, content)
 
 
-def _hear(recorded: _Content, time_ns: int, facts: dict[str, Any], issues: IssueLog) -> None:
-    if "source" in facts:
+def _hear(recorded: _Content, time_ns: int, facts: _Facts, issues: IssueLog) -> None:
+    if facts.source is not None:
         recorded.head = facts
-    if "clocks" in facts:
-        recorded.clocks.append((facts["clocks"]["monotonic_ns"], facts["clocks"]["unix_ns"]))
-    if "began" in facts:
-        recorded.began.update({tid: time_ns for tid, _ in facts["began"]})
-        recorded.process.update(facts["began"])
-        recorded.names.update(zip((tid for tid, _ in facts["began"]), facts["names"], strict=True))
-    recorded.process.update(facts.get("threads", []))
-    if "full_bytes" in facts:
+    if facts.clocks is not None:
+        recorded.clocks.append((facts.clocks.monotonic_ns, facts.clocks.unix_ns))
+    recorded.began.update({tid: time_ns for tid, _ in facts.began})
+    recorded.process.update(facts.began)
+    recorded.names.update(zip((tid for tid, _ in facts.began), facts.names, strict=True))
+    recorded.process.update(facts.threads)
+    if facts.full_bytes is not None:
         recorded.full_ns = time_ns
-        issues.add(
-            "sched_full",
-            "warning",
-            1,
-            f"the file reached {facts['full_bytes'] >> 20} MiB, and nothing more was written",
-        )
-    issues.add("sched_unwritten", "warning", facts.get("unwritten", 0), "events after the file was full")
-    if "end" in facts:
+        what = f"the file reached {facts.full_bytes >> 20} MiB, and nothing more was written"
+        issues.add("sched_full", "warning", 1, what)
+    issues.add("sched_unwritten", "warning", facts.unwritten, "events after the file was full")
+    if facts.end is not None:
         recorded.is_ended = True
-        recorded.n_lost_reported = sum(facts["lost"].values())
+        recorded.n_lost_reported = min(sum(facts.lost.values()), 1 << 62)
 
 
 def _take_pages(recorded: _Content, core: int, content: bytes) -> None:
-    pages = decoded(content, recorded.head["page_bytes"])
-    kinds, formats = pages.kind(), recorded.head["events"]
+    pages = decoded(content, recorded.head.page_bytes)
+    kinds, formats = pages.kind(), recorded.head.events
     last = recorded.last.get(core, recorded.clocks[0][0] if recorded.clocks else 0)
     times = np.concatenate(([last], pages.ts_ns))
     if pages.ts_ns.size:
