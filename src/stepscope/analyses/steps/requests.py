@@ -246,7 +246,9 @@ def _longest_batches(
     table: pl.DataFrame, batches: pl.DataFrame, starts: Ints, ends: Ints, lows: Ints, highs: Ints, inside: pl.Series
 ) -> list[pl.Series]:
     """For the slowest requests the longest batch after their first token: slowest_batch, batch_kind, batch_ns."""
-    slow = table.with_row_index("row").filter(inside & (table["e2e_ns"] >= table["e2e_ns"].quantile(_SLOW)))
+    slow = table.with_row_index("row").filter(
+        inside, pl.col("e2e_ns") >= table.select(pl.col("e2e_ns").quantile(_SLOW)).to_series()
+    )
     rows = slow.sort("e2e_ns", descending=True)["row"].head(_MOST_SLOW).to_numpy().astype(np.int64)
     at, number = reached(lows[rows], highs[rows], (starts, ends))
     pairs = pl.DataFrame({"row": rows[at], "batch": number}).with_columns(batches["dur_ns", "kind"][number])
