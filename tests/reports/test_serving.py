@@ -79,6 +79,12 @@ def test_steps_beyond_the_captured_sizes_are_counted():
     assert cost.title == "2 of 4 decode steps replay no graph: 30 launches each"
 
 
+def test_a_graph_in_pieces_is_named():
+    batches = [(DECODE, 100 * i, 100 * i + 100, 50) for i in range(4)]
+    pieces = served(*batches, n_launches=30, host=99)
+    assert "Decode replays its graph in pieces: 30 graphs and 0 other launches a step" in titles(pieces)
+
+
 def test_prefill_between_decode_steps_delays_them():
     kinds = [DECODE] * 5 + [PREFILL] + [DECODE] * 5
     at, batches = 0, []
