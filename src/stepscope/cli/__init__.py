@@ -41,6 +41,8 @@ VERBS = (
     "formats",
     "bench",
     "cache",
+    "mcp",
+    "skill",
 )
 
 
