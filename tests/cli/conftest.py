@@ -57,7 +57,7 @@ def job(monkeypatch, tmp_path):
         path.write_text("{}")
         made.traces[str(path)] = trace(str(path), rank, scale)
 
-    def open_trace(path, *, counters=None, max_bytes=None, progress=None):  # noqa: ARG001  as the real one
+    def open_trace(path, *, side=None, max_bytes=None, progress=None):  # noqa: ARG001  as the real one
         made.opened.append((path, max_bytes))
         if progress is not None:
             progress(1)

@@ -111,6 +111,7 @@ def test_the_batch_is_what_a_count_over_the_raw_file_says(shared: Path, name: st
     assert row["dur_ns"] == pytest.approx((reached - step["ts"]) * 1e3, abs=2)
     assert row["busy_ratio"] == pytest.approx(busy / (reached - step["ts"]), rel=1e-5)
     assert row["n_launches"] == len({call for _, _, call in work})
+    assert row["n_graphs"] == len({call for _, _, call in work if "Graph" in calls[call]["name"]})
     assert row["graph_ratio"] == pytest.approx(of_graphs / sum(end - start for start, end, _ in work), rel=1e-5)
     tokens = {"sglang_decode": 32, "vllm_decode_full": 32, "vllm_prefilldecode_piecewise": 8192}[name]
     assert row["tokens_per_s"] == pytest.approx(tokens / (reached - step["ts"]) * 1e6)

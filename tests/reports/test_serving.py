@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import polars as pl
 import pytest
 from batch_traces import TABLE_OF_TRACKS, spans_of
 
 import stepscope
 from stepscope.core.request_tables import HISTOGRAMS, REQUESTS
-from stepscope.core.trace import Meta, Trace
+from stepscope.core.trace import Meta, Run, Trace
 from stepscope.reports._serving import Serving
 
 MS = 10**6
@@ -79,6 +81,12 @@ def test_steps_beyond_the_captured_sizes_are_counted():
     assert cost.title == "2 of 4 decode steps replay no graph: 30 launches each"
 
 
+def test_a_graph_in_pieces_is_named():
+    batches = [(DECODE, 100 * i, 100 * i + 100, 50) for i in range(4)]
+    pieces = served(*batches, n_launches=30, host=99)
+    assert "Decode replays its graph in pieces: 30 graphs and 0 other launches a step" in titles(pieces)
+
+
 def test_prefill_between_decode_steps_delays_them():
     kinds = [DECODE] * 5 + [PREFILL] + [DECODE] * 5
     at, batches = 0, []
@@ -109,3 +117,16 @@ def test_sampling_while_the_device_is_idle_is_named():
     extra = [("vllm/v1/sample/sampler.py(55): forward", 100 * i + 65, 30) for i in range(10)]
     assert "Sampling on the host: the device is idle in 27 µs a batch of it" in titles(served(*batches, extra=extra))
     assert not [title for title in titles(served(*batches)) if "Sampling" in title]
+
+
+def test_ranks_with_the_same_requests_say_them_once():
+    requests = REQUESTS.conform(pl.DataFrame({"request": [0, 1], "ttft_ns": [MS, 2 * MS]}))
+    traces = {}
+    for rank in (0, 1):
+        one = served(*[(DECODE, 100 * i, 100 * i + 100, 95) for i in range(4)]).with_tables(requests=requests)
+        traces[f"rank{rank}.json"] = replace(
+            one, meta=replace(one.meta, path=f"rank{rank}.json", rank=rank, world_size=2)
+        )
+    report = stepscope.report(Run(tuple(traces), traces.__getitem__))
+    blocks = {block.title: block.frame for block in report.tables}
+    assert blocks["Requests"]["metric"].to_list() == ["ttft"]

@@ -31,6 +31,8 @@ _TOPICS = {name: name for name in ("allocations", "counters", "kernel_metrics", 
 _TOPICS |= {"ops": "operators", "stacks": "stacks", "steps": "steps"}
 _TOPICS |= dict.fromkeys(("memory_events", "memory_segments", "memory_blocks"), "memory_events")
 _TOPICS |= dict.fromkeys(("collective_records", "group_status"), "group_status")
+#: Tables that describe what others are about.
+_NO_SUBJECTS = ("devices", "tracks", "stacks", "issues")
 _MOST_PATHS = 20
 _NO_CLOCK = "a profile of counters has no timeline: record one too (nsys, or the framework's profiler)"
 
@@ -140,7 +142,10 @@ class Trace:
         frame = self.table(name)
         if frame.is_empty():
             what, topic = f"{name} ({TABLES[name].doc})", _TOPICS.get(name, "")
-            raise MissingTable(what, needed_by=needed_by, topic=topic)
+            held = [other for other, n_rows in self.heights().items() if n_rows and other not in _NO_SUBJECTS]
+            no_timeline = self.spans.is_empty() and held and not topic
+            hint = f"it holds {', '.join(held)}, and no timeline: stepscope report shows what they say"
+            raise MissingTable(what, needed_by=needed_by, topic=topic, hint=hint if no_timeline else "")
         return frame
 
     def require_clock(self, *, needed_by: str) -> None:

@@ -11,7 +11,7 @@ import polars as pl
 
 from stepscope.analyses.resources.counters import COUNTER_SUMMARY, counters
 from stepscope.analyses.steps.batches import BATCHES, batches, laws, of_kinds, timed_batches
-from stepscope.analyses.steps.requests import REQUEST_SUMMARY, requests
+from stepscope.analyses.steps.requests import REQUEST_SUMMARY, requests, slowest_requests
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import gaps, intersection, total, union
 from stepscope.core.names import map_names
@@ -31,6 +31,8 @@ _NEARLY_ALL = 0.98
 _HOST_BOUND, _WAITS = 0.1, 0.05
 #: A step without graphs has less of its work in them than this, and at least so many launches.
 _HARDLY, _MANY_LAUNCHES = 0.1, 20
+#: So many graphs in a step are pieces of one.
+_PIECES = 4
 #: Idle time that the host does not cause, or that nobody knows the cause of.
 _NOT_HOST = (ENDS, "idle kernel_wait", "idle other", "idle unlinked")
 _PADDED, _SAMPLED = 0.05, 0.02
@@ -114,8 +116,10 @@ class Serving:
         """Decode steps that replay no graph, where the device waits for launches."""
         decode = self._decode().drop_nulls("graph_ratio")
         eager = decode.filter((pl.col("graph_ratio") < _HARDLY) & (pl.col("n_launches") >= _MANY_LAUNCHES))
-        if eager.is_empty() or self._idle_ratio() < _WAITS:
+        if self._idle_ratio() < _WAITS:
             return []
+        if eager.is_empty():
+            return _in_pieces(decode.filter(pl.col("n_graphs") >= _PIECES))
         launches = counted(round(_number(eager["n_launches"].median())), "launch", "launches")
         if eager.height == decode.height:
             title = f"Decode replays no graph: {launches} a step"
@@ -185,6 +189,16 @@ class Serving:
         return [Cost("serving sampling", title, None, (advice,), "show user-ranges")]
 
 
+def _in_pieces(decode: pl.DataFrame) -> list[Cost]:
+    """Decode steps whose work is in many graphs with other launches between them."""
+    if decode.is_empty():
+        return []
+    graphs, launches = (round(_number(decode[name].median())) for name in ("n_graphs", "n_launches"))
+    title = f"Decode replays its graph in pieces: {graphs:,} graphs and {launches - graphs:,} other launches a step"
+    advice = "→ capture whole steps: cudagraph_mode FULL_AND_PIECEWISE or FULL_DECODE_ONLY of vLLM"
+    return [Cost("serving graphs", title, None, (advice,), "show batches")]
+
+
 def _number(value: object) -> float:
     """A median of numbers, which Polars declares as anything."""
     return float(value) if isinstance(value, int | float) else 0.0
@@ -198,8 +212,7 @@ def request_blocks(trace: Trace) -> list[Block]:
         return []
     blocks = [Block("Requests", REQUEST_SUMMARY, _known(table), "show requests")]
     if not trace.requests.is_empty():
-        slow = requests(trace.requests, spans=trace.spans, tracks=trace.tracks, by="request")
-        slow = slow.filter(pl.col("cause").is_not_null()).head(_SLOWEST).select(_OF_SLOW)
+        slow = slowest_requests(trace.requests, trace.spans, trace.tracks, _SLOWEST).select(_OF_SLOW)
         if slow.height:
             blocks.append(Block("Slowest requests", REQUEST_SUMMARY, _known(slow), "show requests --by request"))
     return blocks
@@ -215,6 +228,8 @@ def summary_of_requests(trace: Trace) -> Summary:
     blocks = request_blocks(trace)
     if not trace.counters.is_empty():
         used = counters(trace.counters).filter(pl.col("max") != 0).select("device", "metric", "mean", "max")
+        of_engine = used.filter(pl.col("metric").cast(pl.String).str.contains(":"))  # others are the process' own
+        used = of_engine if of_engine.height else used
         blocks.append(Block("Other metrics", COUNTER_SUMMARY, used, "show counters"))
     times = pl.concat([trace.requests["ts_ns"], trace.histograms["ts_ns"]]).drop_nulls()
     has_clock = trace.meta.origin_unix_ns is not None and times.len() > 0

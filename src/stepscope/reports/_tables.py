@@ -116,7 +116,8 @@ def merged(blocks: Sequence[Sequence[Block]]) -> tuple[Block, ...]:
         mine = [block for of_rank in blocks for block in of_rank if block.title == title]
         ratio = next((c for c in ("share_ratio", "busy_ratio", "mean_threads") if c in mine[0].frame.columns), None)
         if ratio is None:  # no shares of a whole: nothing to add up
-            frame = pl.concat([block.frame for block in mine], how="diagonal").head(_ROWS_OF_RANK)
+            frame = pl.concat([block.frame for block in mine], how="diagonal")
+            frame = frame.unique(maintain_order=True).head(_ROWS_OF_RANK)  # ranks that say the same say it once
             tables.append(Block(title, mine[0].table, frame, mine[0].command))
             continue
         frame = mine[0].frame if len(mine) == 1 else _summed([block.frame for block in mine], ratio)

@@ -44,6 +44,13 @@ def test_ranges_of_threads_nest_and_those_that_cross_threads_lie_apart(tmp_path)
     assert codes(trace) == {"instants_dropped": 1, "start_end_ranges": 1}
 
 
+def test_a_range_whose_id_of_a_text_cannot_be_has_no_name(tmp_path):
+    ranges = [nvtx(100, 150, ABSENT), nvtx(160, 190, "inline"), nvtx(200, 210, 3)]
+    trace = read(tmp_path, [kernel(200, 260)], ranges=ranges)
+    names = trace.spans.filter(pl.col("category") == "user_range")["name"].to_list()
+    assert names == ["", "inline", "layer 1"]
+
+
 def test_open_ranges_last_until_the_recording_ends(tmp_path):
     ends = (("stopTime",), [(1000,)])
     trace = read(tmp_path, [kernel(200, 260)], ranges=[nvtx(100, None, "open")], ANALYSIS_DETAILS=ends)

@@ -49,6 +49,7 @@ BATCHES = Table(
         Column("known_ratio", pl.Float64(), "part of its device time whose operations and bytes are known", "ratio"),
         Column("host_ns", pl.Int64(), "duration of its range on the host (by kind: the median)", "ns"),
         Column("n_launches", pl.Float64(), "calls that launched its device work (by kind: the mean)"),
+        Column("n_graphs", pl.Float64(), "of them, replays of a captured graph (by kind: the mean)"),
         Column("graph_ratio", pl.Float64(), "part of its device time in replayed graphs", "ratio"),
         Column("padded_ratio", pl.Float64(), "part of the stated size that is no token or request", "ratio"),
         Column("flop", pl.Float64(), "operations of it, as far as known (by kind: the mean)", "FLOP"),
@@ -213,13 +214,15 @@ def _timed(rows: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
 
 
 def _launched(rows: pl.DataFrame, work: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
-    """The batches with n_launches and graph_ratio; null without work that is tied to its launch."""
+    """The batches with n_launches, n_graphs and graph_ratio; null without work that is tied to its launch."""
     tied = work.drop_nulls("launch_id").with_columns(
         of_graph=map_names(spans["name"].gather(work["launch_id"].drop_nulls()), is_graph_launch, pl.Boolean())
     )
     dur = pl.col("end_ns") - pl.col("ts_ns")
     sums = tied.group_by("step").agg(
-        n_launches=pl.col("launch_id").n_unique(), graph_ratio=dur.filter("of_graph").sum() / dur.sum()
+        n_launches=pl.col("launch_id").n_unique(),
+        n_graphs=pl.col("launch_id").filter("of_graph").n_unique(),
+        graph_ratio=dur.filter("of_graph").sum() / dur.sum(),
     )
     numbered = rows.with_columns(step=pl.int_range(pl.len(), dtype=pl.Int32))
     return numbered.join(sums.cast({"step": pl.Int32}), on="step", how="left", maintain_order="left").drop("step")
@@ -259,7 +262,17 @@ def of_kinds(rows: pl.DataFrame) -> pl.DataFrame:
     weighted = [pl.when(ns > 0).then((pl.col(c) * pl.col("dur_ns")).sum() / ns).alias(c) for c, ns in lasting.items()]
     means = [
         pl.col(c).mean()
-        for c in ("n_requests", "n_tokens", "kv_tokens", "padded_ratio", "flop", "bytes", "known_ratio", "n_launches")
+        for c in (
+            "n_requests",
+            "n_tokens",
+            "kv_tokens",
+            "padded_ratio",
+            "flop",
+            "bytes",
+            "known_ratio",
+            "n_launches",
+            "n_graphs",
+        )
     ]
     tokens = pl.when(pl.col("n_tokens").null_count() == 0).then(pl.col("n_tokens").sum() / whole * 1e9)
     return rows.group_by("kind").agg(

@@ -112,15 +112,27 @@ def requests(
     """
     if requests.is_empty() and (by == "request" or histograms.is_empty()):
         hint = "name a file of requests or a scrape of the engine's metrics, as docs/serving.md says"
-        raise MissingTable("requests", needed_by="requests", hint=hint)
+        raise MissingTable("requests to an engine", needed_by="requests", hint=hint)
     if by == "request":
-        return REQUEST_SUMMARY.conform(_explained(requests, spans, tracks)).select(list(REQUEST_SUMMARY.dtypes)[_AT:])
+        rows = _explained(requests, spans, tracks)
+        return _as_result(rows.sort("e2e_ns", "request", descending=[True, False], nulls_last=True))
     known = _of_histograms(histograms, each=by == "scrape")
     exact = _exact(requests) if by == "metric" else known.clear()
     order = pl.col("metric").replace_strict({name: i for i, name in enumerate(_ORDER)}, return_dtype=pl.Int64)
     rows = pl.concat([exact, known], how="diagonal")
     rows = rows.sort("ts_ns", order, "engine") if by == "scrape" else rows.sort(order, "engine", maintain_order=True)
     return REQUEST_SUMMARY.conform(rows).select(["ts_ns"] * (by == "scrape") + [*_OF_METRICS])
+
+
+def slowest_requests(requests: pl.DataFrame, spans: pl.DataFrame, tracks: pl.DataFrame, n: int) -> pl.DataFrame:
+    """The first `n` rows by request of those that have a cause."""
+    rows = _explained(requests, spans, tracks).filter(pl.col("cause").is_not_null())
+    rows = rows.sort("e2e_ns", "request", descending=[True, False]).head(n)
+    return _as_result(rows)
+
+
+def _as_result(rows: pl.DataFrame) -> pl.DataFrame:
+    return REQUEST_SUMMARY.conform(rows).select(list(REQUEST_SUMMARY.dtypes)[_AT:])
 
 
 def _exact(table: pl.DataFrame) -> pl.DataFrame:
@@ -167,7 +179,7 @@ def _of_histograms(histograms: pl.DataFrame, *, each: bool) -> pl.DataFrame:
 
 
 def _explained(table: pl.DataFrame, spans: pl.DataFrame, tracks: pl.DataFrame) -> pl.DataFrame:
-    """The requests with the parts of their time, the slowest first, and for slow ones what made them so."""
+    """The requests with the parts of their time, and for slow ones what made them so."""
     rows = table.with_columns(_parts(table, spans, tracks))
     known = pl.sum_horizontal(pl.col("prefill_between_ns", "preempted_ns", "host_ns").fill_null(0))
     rows = rows.with_columns(rest_ns=(pl.col("decode_ns") - known).clip(0))
@@ -182,8 +194,7 @@ def _explained(table: pl.DataFrame, spans: pl.DataFrame, tracks: pl.DataFrame) -
     for name, label in reversed(CAUSES.items()):
         cause = pl.when(excess[name] == most).then(pl.lit(label)).otherwise(cause)
     is_spread = (pl.col("e2e_ns").max() > pl.col("e2e_ns").median()) & (pl.len() >= _LEAST_REQUESTS)
-    rows = rows.with_columns(cause=pl.when(slow & is_spread & (most > 0)).then(cause))
-    return rows.sort("e2e_ns", "request", descending=[True, False], nulls_last=True)
+    return rows.with_columns(cause=pl.when(slow & is_spread & (most > 0)).then(cause))
 
 
 def _parts(table: pl.DataFrame, spans: pl.DataFrame, tracks: pl.DataFrame) -> list[pl.Series]:
@@ -235,7 +246,9 @@ def _longest_batches(
     table: pl.DataFrame, batches: pl.DataFrame, starts: Ints, ends: Ints, lows: Ints, highs: Ints, inside: pl.Series
 ) -> list[pl.Series]:
     """For the slowest requests the longest batch after their first token: slowest_batch, batch_kind, batch_ns."""
-    slow = table.with_row_index("row").filter(inside & (table["e2e_ns"] >= table["e2e_ns"].quantile(_SLOW)))
+    slow = table.with_row_index("row").filter(
+        inside, pl.col("e2e_ns") >= table.select(pl.col("e2e_ns").quantile(_SLOW)).to_series()
+    )
     rows = slow.sort("e2e_ns", descending=True)["row"].head(_MOST_SLOW).to_numpy().astype(np.int64)
     at, number = reached(lows[rows], highs[rows], (starts, ends))
     pairs = pl.DataFrame({"row": rows[at], "batch": number}).with_columns(batches["dur_ns", "kind"][number])

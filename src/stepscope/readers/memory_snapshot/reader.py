@@ -33,6 +33,7 @@ _MOST_DEVICES = 4096
 _SMALL = 2**62
 _HOST = -1
 _EMPTY_HINT = "the process held no memory of a device; torch.cuda.memory._record_memory_history() begins a history"
+_STOP = b"."
 _HINT = "write it again with torch.cuda.memory._dump_snapshot"
 
 
@@ -43,6 +44,8 @@ def read(source: Source) -> Trace:
     """
     with no_collection():
         data = b"".join(source.chunks())
+        if not source.damage and not data.rstrip().endswith(_STOP):  # at once, before it takes memory
+            raise CorruptInput("pickle ends early", "copy the file again", path=source.label, offset=source.n_bytes)
         try:
             document, torn = unpickled(data)
         except CorruptInput as error:

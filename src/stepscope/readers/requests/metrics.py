@@ -132,7 +132,8 @@ def _tables(samples: pl.DataFrame, issues: IssueLog) -> tuple[pl.DataFrame, pl.D
         "ts_ns", "engine", metric="base", n="value",
         up_to=pl.when(~is_last).then("up_to"), total=pl.when(is_last & pl.col("total").is_finite()).then("total"),
     )  # fmt: skip
-    plain = named.filter(~pl.col("of_histogram") & pl.col("value").is_finite())
+    is_date = pl.col("name").str.ends_with("_created")  # when the client began to count
+    plain = named.filter(~pl.col("of_histogram") & ~is_date & pl.col("value").is_finite())
     device = pl.when(pl.col("engine") != "").then("engine").otherwise(pl.lit("engine"))
     counters = plain.select("ts_ns", "value", metric="name", device=device)
     return HISTOGRAMS.conform(histograms), COUNTERS.conform(counters)

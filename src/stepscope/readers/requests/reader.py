@@ -21,7 +21,7 @@ from stepscope.readers.common.source import IssueLog, with_issues
 from stepscope.readers.formats import BYTE_ORDER_MARK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from stepscope.readers.common.source import Source
 
@@ -69,6 +69,8 @@ _NESTED = ("metrics", "meta_info", "usage", "stats", "timings", "time_stats")
 _LISTS = ("requests", "results", "records", "per_request", "details", "data", "outputs")
 _OF_LISTS = ("ttfts", "itls", "input_lens", "output_lens", "latencies", "e2e_latencies")
 _SAMPLES, _SAMPLED_BYTES, _MOST_LETTERS = 8, 1 << 16, 300
+#: A text with a line that is not as it should be is divided into so many parts, unless it is so small.
+_PARTS, _SMALL = 64, 1 << 16
 _TORN = "lines that are no whole object"
 #: From here on a time is one since 1970 (2001); and the longest that a request can take: 10 days.
 _UNIX_NS, _LONGEST_S = 10**18, 864_000.0
@@ -190,10 +192,7 @@ def _of_lines(text: bytes, issues: IssueLog) -> pl.DataFrame:
     schema = {name: pl.Struct(dtype) if isinstance(dtype, dict) else dtype for name, dtype in tops.items()}
     if not schema:
         return pl.DataFrame()
-    try:
-        rows = pl.read_ndjson(text, schema=schema)
-    except (pl.exceptions.PolarsError, UnicodeError):  # one line is enough
-        rows = _one_by_one(text.split(b"\n"), schema, issues)
+    rows = pl.concat([pl.DataFrame(schema=schema), *_read(text, schema, issues)])
     columns: dict[str, pl.Expr] = {}
     for (*outer, name), field, factor in places:
         value = pl.col(outer[0]).struct.field(name) if outer else pl.col(name)
@@ -230,8 +229,28 @@ def _places(text: bytes) -> list[_Place]:
     return places
 
 
+def _read(text: bytes, schema: dict[str, Any], issues: IssueLog) -> Iterator[pl.DataFrame]:
+    """The rows of the lines. Where one is not as it should be, parts of the text are read by themselves."""
+    try:
+        if text.strip():
+            yield pl.read_ndjson(text, schema=schema)
+    except (pl.exceptions.PolarsError, UnicodeError):
+        if len(text) <= _SMALL:
+            yield _one_by_one(text.split(b"\n"), schema, issues)
+            return
+        start, length = 0, max(len(text) // _PARTS, _SMALL)
+        while start < len(text):
+            end = text.find(b"\n", start + length) + 1 or len(text)
+            yield from (
+                _read(text[start:end], schema, issues)
+                if end - start < len(text)
+                else (_one_by_one(text.split(b"\n"), schema, issues),)
+            )
+            start = end
+
+
 def _one_by_one(lines: Sequence[bytes], schema: dict[str, Any], issues: IssueLog) -> pl.DataFrame:
-    """The lines that are objects by themselves: slow, but damage stays where it is."""
+    """The lines that are objects by themselves: slow, but each value counts that can be."""
     decode = msgspec.json.Decoder(dict[str, Any]).decode
     rows: list[dict[str, Any]] = []
     torn = 0
