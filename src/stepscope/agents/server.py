@@ -57,8 +57,8 @@ class _Tools:
             ask("report", "where the time went, and what to do about it", run=handle),
             ask("compare", "what made it slower than another run", base="HANDLE OF THE BASE", other=handle),
         ]
-        found = f"{len(run):,} file{'s' * (len(run) != 1)}"
-        answer = {"run": handle, "headline": found, "columns": [{"name": "file"}], "rows": [[one] for one in labels]}
+        headline = f"{len(run):,} file{'s' * (len(run) != 1)}"
+        answer = {"run": handle, "headline": headline, "columns": [{"name": "file"}], "rows": [[one] for one in labels]}
         return fitted({**answer, "n_rows": len(run), "next": following}, "Open fewer files to see all their names.")
 
     def report(self, run: Handle) -> Answer:
