@@ -154,3 +154,23 @@ def test_the_server_talks_on_standard_input_and_output():
             return await client.call_tool("report", {"run": RANKS})
 
     assert "ranks 0–1" in asyncio.run(session()).structured_content["headline"]
+
+
+def resident_bytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="resident memory is read from /proc")
+def test_a_session_of_500_calls_does_not_grow():
+    one = [
+        ("open", {"paths": [DECODE]}),
+        ("report", {"run": DECODE}),
+        ("show", {"run": DECODE, "table": "operators"}),
+        ("sql", {"run": DECODE, "query": "SELECT name FROM spans"}),
+        ("explain", {"run": DECODE, "finding": 2}),
+    ]
+    asked(*one * 5)
+    before = resident_bytes()
+    asked(*one * 95)
+    assert resident_bytes() - before < 100e6

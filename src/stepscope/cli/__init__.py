@@ -43,6 +43,7 @@ VERBS = (
     "cache",
     "mcp",
     "skill",
+    "schema",
 )
 
 
