@@ -97,7 +97,7 @@ SPANS = Table(
 #: it: the host did not run them, so they have an order and no time.
 CAPTURED = "captured"
 #: Columns of any table that refer to rows of spans.
-SPAN_REFERENCES = ("span_id", "parent_id", "launch_id", "op_id")
+SPAN_REFERENCES = ("span_id", "parent_id", "launch_id", "op_id", "recording_id")
 OPS = Table(
     "ops",
     "side table of spans: the arguments of a framework operator (or of a user's range)",
@@ -216,6 +216,16 @@ CAPTURED_LAUNCHES = Table(
     (
         Column("span_id", pl.UInt32(), "the call's span", key=True),
         Column("kernel", Name, "the kernel that it puts into the graph, where recorded"),
+    ),
+    never_null=("span_id",),
+)
+EVENT_WAITS = Table(
+    "event_waits",
+    "side table of spans: a stream or a thread waits for an event, which is what a stream was given up to some call",
+    (
+        Column("span_id", pl.UInt32(), "the wait, as recorded on a device track (category sync)", key=True),
+        Column("stream", pl.Int64(), "the stream that it waits for"),
+        Column("recording_id", pl.UInt32(), "the host call that recorded the event on that stream"),
     ),
     never_null=("span_id",),
 )
@@ -481,8 +491,8 @@ TABLES: Mapping[str, Table] = {
     t.name: t
     for t in (
         DEVICES, TRACKS, SPANS, OPS, FRAMES, KERNELS, TRANSFERS, COLLECTIVES, HLO_OPS, KERNEL_METRICS,
-        CAPTURED_LAUNCHES, SCHED, ALLOCATIONS, RESERVATIONS, COUNTERS, STACKS, STACK_SAMPLES, ARROWS, STEPS,
-        STEP_COSTS, COLLECTIVE_RECORDS, GROUP_STATUS, PROCESSES, MEMORY_EVENTS, MEMORY_SEGMENTS, MEMORY_BLOCKS,
-        REQUESTS, HISTOGRAMS, ISSUES,
+        CAPTURED_LAUNCHES, EVENT_WAITS, SCHED, ALLOCATIONS, RESERVATIONS, COUNTERS, STACKS, STACK_SAMPLES, ARROWS,
+        STEPS, STEP_COSTS, COLLECTIVE_RECORDS, GROUP_STATUS, PROCESSES, MEMORY_EVENTS, MEMORY_SEGMENTS,
+        MEMORY_BLOCKS, REQUESTS, HISTOGRAMS, ISSUES,
     )
 }  # fmt: skip

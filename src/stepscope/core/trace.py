@@ -275,6 +275,11 @@ class Trace:
         return self.table("captured_launches")
 
     @property
+    def event_waits(self) -> pl.DataFrame:
+        """Which call recorded the event that a stream or a thread waits for."""
+        return self.table("event_waits")
+
+    @property
     def sched(self) -> pl.DataFrame:
         """Threads' time on cores and their waits for cores."""
         return self.table("sched")
