@@ -18,7 +18,7 @@ from stepscope.core.short_names import demangled, shorten, shorten_column, witho
 from stepscope.core.table import map_names
 
 __all__ = [
-    "KERNEL_CLASSES", "demangled", "is_dataloader", "is_graph_launch", "is_launch_call", "is_own_code",
+    "FUSIBLE", "KERNEL_CLASSES", "demangled", "is_dataloader", "is_graph_launch", "is_launch_call", "is_own_code",
     "is_sync_call", "is_tensor_core", "is_tensor_core_eligible", "kernel_class", "kernel_rule", "map_names", "shorten",
     "shorten_column", "step_number", "transfer_kind", "without_number",
 ]  # fmt: skip
@@ -28,6 +28,10 @@ __all__ = [
 KERNEL_CLASSES = (
     "gemm", "convolution", "attention", "norm", "softmax", "elementwise", "reduction", "copy", "collective",
     "embedding", "sort", "random", "optimizer", "rope", "quantization", "moe", "memory", "other",
+)  # fmt: skip
+#: Classes of memory-bound kernels that compilers fuse.
+FUSIBLE = (
+    "elementwise", "norm", "softmax", "reduction", "copy", "embedding", "random", "rope", "quantization", "optimizer",
 )  # fmt: skip
 
 _CACHED = 1 << 16
