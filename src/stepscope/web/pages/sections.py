@@ -47,6 +47,7 @@ _PREDICTION_COLUMNS = ("rank", "trace", "scenario", "step_ns", "predicted_ns", "
                        "basis", "binds_next", "reason")  # fmt: skip
 _HOLDER_COLUMNS = ("rank", "trace", "device", "holder", "category", "line", "bytes", "share_ratio", "n_blocks",
                    "confidence_ratio")  # fmt: skip
+_LATE_COLUMNS = ("step", "rank", "late_ns", "came_last", "exchanges", "wait_ns", "max_wait_ns", "transfer_ns")
 _LEAK_COLUMNS = ("rank", "trace", "device", "line", "bytes", "n_blocks", "n_eighths", "n_freed", "freed_bytes")
 PAGES: Mapping[str, Page] = {
     "operators": Page(
@@ -105,9 +106,14 @@ PAGES: Mapping[str, Page] = {
     ),
     "communication": Page(
         "Communication and ranks",
-        "Collectives with other ranks: how much of their time computation hides, and how the ranks differ.",
+        "Collectives with other ranks: who waits for whom, how fast they are, and how much computation hides.",
         (
-            Section("Collectives", "communication", rows=20),
+            Section("Ranks over time: waits and transfers", "collectives", {"by": "call"}, chart_only=True),
+            Section("Who is late, step by step", "collectives", {"by": "step"}, _LATE_COLUMNS),
+            Section("Ranks and links to blame", "stragglers"),
+            Section("Sizes and bandwidth", "collectives", chart_only=True),
+            Section("How fast each size is", "message-sizes"),
+            Section("Collectives of each rank", "communication", rows=20),
             Section("Hidden behind computation", "overlap"),
             Section("Ranks side by side", "timeline", {"by": "rank"}),
             Section("Steps of each rank", "steps", rows=12),
