@@ -161,6 +161,7 @@ def resident_bytes():
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="resident memory is read from /proc")
 def test_a_session_of_500_calls_does_not_grow():
     one = [

@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.analyses.common.windows import queued_work, recorded, step_windows
+from stepscope.core.remedies import Recording, recording_of
 from stepscope.core.report import Block, Gain, Note
 from stepscope.core.trace import Meta, Trace
 from stepscope.core.units import counted, duration, percent
@@ -78,6 +79,7 @@ class Scope:
     numbers: tuple[int, ...] = ()  # of the steps, in the order of the windows
     n_devices: int = 1  # that worked, and whose mean the parts are
     host_ns: tuple[int, ...] = ()  # how long each step took on the host
+    about: Recording = field(default_factory=Recording)  # what remedies depend on
     late_ns: int = 0  # device work of the only step after its end on the host, which the window includes
 
     @property
@@ -163,10 +165,10 @@ class Summary:
 
 def scope_of(trace: Trace) -> Scope:
     """The scope of a trace, which has at least one span: the windows of its steps, else the whole recording."""
-    spans = trace.spans
+    spans, about = trace.spans, recording_of(trace.meta, trace.spans, trace.devices)
     if trace.steps.is_empty():
         low, high = recorded(spans)
-        return Scope(np.array([low]), np.array([high]))
+        return Scope(np.array([low]), np.array([high]), about=about)
     windows = step_windows(trace.steps, queued_work(spans, trace.tracks))
     host, late = windows["host_window_ns"].to_numpy(), windows["late_ns"]
     return Scope(
@@ -174,6 +176,7 @@ def scope_of(trace: Trace) -> Scope:
         windows["end_ns"].to_numpy(),
         tuple(windows["step"].to_list()),
         host_ns=tuple(host.tolist()),
+        about=about,
         late_ns=max(late[0] or 0, 0) if windows.height == 1 else 0,
     )
 
