@@ -107,7 +107,8 @@ async def table(site: Site, request: Request) -> Response:
     downloads = [(label, links.to(f"/download/{name}.{kind}", **same)) for kind, (label, _) in FORMATS.items()]
     marking = {k: v for k, v in parameters.items() if v and k not in ("page", "t", "columns", "all", "sort")}
     marked = links.to("/timeline", marks=urlencode({"table": name, **marking})) if stretch_columns(columns) else None
-    return html(site, request, "table.html", title=name, marked=marked, doc=query_tables.find(name).doc, sheet=made, question=question,
+    return html(site, request, "table.html", title=name, marked=marked, doc=query_tables.find(name).doc, sheet=made,
+                 question=question,
                  choices=choices(name, dict(question.options)), parameters=parameters, page=page,
                  per_page=_ROWS_PER_PAGE, all_columns=answer.frame.columns, again=again, sorted_by=sorted_by,
                  downloads=downloads, remarks=answer.remarks, chart=chart, links=links)  # fmt: skip
