@@ -129,10 +129,11 @@ def _lateness(frame: pl.DataFrame, link: Link | None) -> Drawn | None:
         "type": "heatmap", "x": [str(step) for step in steps], "y": [f"rank {rank}" for rank in ranks],
         "z": [[None if np.isnan(v) else round(float(v), 6) for v in values] for values in late],
         "customdata": targets, "zmin": -far, "zmax": far, "xgap": 1, "ygap": 1,
-        "colorscale": [[0, SHORTER], [0.5, _EVEN], [1, LONGER]], "colorbar": {"title": {"text": "ms late"}},
+        "colorscale": [[0, SHORTER], [0.5, _EVEN], [1, LONGER]], "showscale": False,
         "hovertemplate": "%{y}, step %{x}: %{z} ms late<extra></extra>",
     }  # fmt: skip
-    look = layout(height=max(120 + 22 * len(ranks), 200), legend="")
+    note = f"late is pink, early is blue; the strongest colour is {duration(far * _MS)}"
+    look = layout(note=note, height=max(120 + 22 * len(ranks), 200), legend="")
     return {"data": [cells], "layout": {**look, "xaxis": axis("step", type="category"), "yaxis": _rank_axis(ranks)}}
 
 

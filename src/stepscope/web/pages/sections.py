@@ -43,6 +43,8 @@ _OPERATOR_COLUMNS = ("rank", "trace", "name", "calls", "device_self_ns", "device
                      "host_total_ns", "host_mean_ns", "tc_self_ratio")  # fmt: skip
 _KERNEL_COLUMNS = ("rank", "trace", "name", "op", "kernel_class", "calls", "total_ns", "share_ratio", "mean_ns",
                    "p95_ns", "max_ns", "est_occupancy_ratio", "tensor_ratio", "dram_ratio", "sm_ratio")  # fmt: skip
+_MODULE_COLUMNS = ("rank", "trace", "path", "calls", "device_total_ns", "device_self_ns", "backward_device_ns",
+                   "host_total_ns", "host_self_ns", "backward_host_ns", "n_operators")  # fmt: skip
 _PREDICTION_COLUMNS = ("rank", "trace", "scenario", "step_ns", "predicted_ns", "gain_ratio", "low_ns", "high_ns",
                        "basis", "binds_next", "reason")  # fmt: skip
 _HOLDER_COLUMNS = ("rank", "trace", "device", "holder", "category", "line", "bytes", "share_ratio", "n_blocks",
@@ -56,7 +58,7 @@ PAGES: Mapping[str, Page] = {
         (
             Section("Operators", "operators", columns=_OPERATOR_COLUMNS, rows=25),
             Section("By shapes of inputs", "operators", {"by": "shape"}, chart=False),
-            Section("Modules", "modules"),
+            Section("Modules", "modules", columns=_MODULE_COLUMNS, rows=400),
             Section("Named ranges", "user-ranges"),
         ),
     ),
