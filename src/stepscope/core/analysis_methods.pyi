@@ -66,7 +66,7 @@ class AnalysisMethods:
     def kernels(
         self,
         *,
-        by: Literal['name', 'type', 'op', 'launch', 'stream'] = 'name',
+        by: Literal['name', 'type', 'op', 'module', 'launch', 'stream'] = 'name',
         include: Literal['kernel', 'device'] = 'kernel',
         linked_only: bool = False,
         communication: str = 'any',
