@@ -43,9 +43,7 @@ KERNEL_SUMMARY = Table(
         Column("grid", pl.String(), "blocks of a launch, as in 104x1x1 (by launch)", key=True),
         Column("block", pl.String(), "threads of a block, as in 128x1x1 (by launch)", key=True),
         Column("op", Name, "operator that launched it; by name and stream: the one that did so most often", key=True),
-        Column(
-            "module", pl.String(), "module whose forward launched it, as in `modules` (by module)", key=True
-        ),
+        Column("module", pl.String(), "module whose forward launched it, as in `modules` (by module)", key=True),
         Column("kernel_class", Name, "what it does, by its name: gemm, attention, norm, collective, …"),
         Column("communication", pl.Boolean(), "it talks to other ranks"),
         Column("tensor_core", pl.Boolean(), "it uses matrix units, as far as its name says"),
