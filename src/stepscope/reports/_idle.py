@@ -191,7 +191,11 @@ def _by_host(gaps: pl.DataFrame, trace: Trace, scope: Scope) -> Cost:
     advice = remedy(topic, scope.about) if topic and not (cause == "unrecorded" and call) else ""
     if advice:
         details.append(f"→ {advice}")
-    return Cost(f"idle {cause}", title, whole, tuple(details), "show idle --by gap")
+    return Cost(f"idle {cause}", title, whole, tuple(details), _gaps_of(cause))
+
+
+def _gaps_of(cause: str) -> str:
+    return f"show idle --by gap --where \"cause = '{cause}'\" --sort -dur_ns"
 
 
 def _call(gaps: pl.DataFrame, trace: Trace, scope: Scope) -> str:
@@ -284,9 +288,9 @@ def _short(gaps: pl.DataFrame, trace: Trace, scope: Scope) -> Cost:  # noqa: ARG
 def _other(gaps: pl.DataFrame, trace: Trace, scope: Scope) -> Cost:
     title = "Work was queued in time but starts late: the cause is not recorded"
     details = (_often(gaps, scope), _longest(gaps, trace, scope))
-    return Cost("idle other", title, sum_of(gaps["ns"]), details, "show idle --by gap")
+    return Cost("idle other", title, sum_of(gaps["ns"]), details, _gaps_of("other"))
 
 
 def _unlinked(gaps: pl.DataFrame, trace: Trace, scope: Scope) -> Cost:  # noqa: ARG001  one signature
     title = "Idle before work whose launch is not in the trace: the cause is unknown"
-    return Cost("idle unlinked", title, sum_of(gaps["ns"]), (_often(gaps, scope),), "show idle --by gap")
+    return Cost("idle unlinked", title, sum_of(gaps["ns"]), (_often(gaps, scope),), _gaps_of("unlinked"))

@@ -1,5 +1,6 @@
 // Draws the timeline on a canvas. Times go to x by the window alone, so that old data can be shown until new data is there.
 import { LANE } from "./layout.js";
+import { drawFlags, drawMarks } from "./marks.js";
 import { duration } from "./source.js";
 
 export const LABELS = 210, RULER = 40;
@@ -47,7 +48,11 @@ export function draw(context, state) {
   drawSteps(context, state, at);
   drawRuler(context, state, at, scale);
   drawRange(context, state, at);
-  clipped(context, LABELS, RULER, width - LABELS, height - RULER, () => drawArrows(context, state, at));
+  clipped(context, LABELS, 0, width - LABELS, height, () => {
+    drawMarks(context, state, at);
+    drawArrows(context, state, at);
+    drawFlags(context, state, at);
+  });
   drawScrollbar(context, state, pinned);
 }
 
@@ -239,12 +244,12 @@ function drawRange(context, state, at) {
 function drawArrows(context, state, at) {
   const own = state.selected;
   if (!own?.details) return;
-  const from = placed(state, own.trace, own.details, at);
+  const tops = topsOf(state), from = placed(tops, own.trace, own.details, at);
   if (!from) return;
   context.lineWidth = 1.4;
   for (const link of own.details.links) {
     if (link.how === "inside" || link.ts_ns === null) continue;
-    const to = placed(state, own.trace, link, at);
+    const to = placed(tops, own.trace, link, at);
     if (!to) continue;
     const towards = link.how === "launched by" || link.how === "operator";
     const [a, b] = towards ? [to, from] : [from, to];
@@ -262,12 +267,19 @@ function drawArrows(context, state, at) {
   }
 }
 
-function placed(state, index, span, at) {
-  const both = [...state.rows.pinned, ...state.rows.rows];
-  const row = both.find((one) => one.kind === "track" && one.trace.index === index && one.track.id === span.track);
-  if (!row) return null;
-  const top = row.pinned ? RULER + row.y : RULER + state.rows.pinned.total + row.y - state.scroll;
-  return { x: at(span.ts_ns + row.trace.offset), y: top + (row.folded ? 0 : (span.depth ?? 0)) * LANE + LANE / 2 };
+// Where each track is drawn now, by trace and track.
+export function topsOf(state) {
+  const tops = new Map();
+  for (const row of [...state.rows.rows, ...state.rows.pinned]) {
+    const top = row.pinned ? RULER + row.y : RULER + state.rows.pinned.total + row.y - state.scroll;
+    if (row.kind === "track") tops.set(row.key, { top, folded: row.folded, offset: row.trace.offset });
+  }
+  return tops;
+}
+
+function placed(tops, index, span, at) {
+  const row = tops.get(`${index}.${span.track}`);
+  return row ? { x: at(span.ts_ns + row.offset), y: row.top + (row.folded ? 0 : (span.depth ?? 0)) * LANE + LANE / 2 } : null;
 }
 
 function drawScrollbar(context, state, pinned) {
