@@ -11,7 +11,7 @@ import polars as pl
 from stepscope.comparison.diagnosis.change import ABSENT, SURE, Change, changed
 from stepscope.comparison.diagnosis.sizes import sizes_of_calls
 from stepscope.comparison.effects import floor_of
-from stepscope.comparison.model import COMMUNICATION, OTHER, PYTHON, Cause, Evidence, RuledOut
+from stepscope.comparison.model import COMMUNICATION, OTHER, PYTHON, WINDOWS, Cause, Evidence, RuledOut
 from stepscope.comparison.whole_run import tails_of
 from stepscope.core.collectives import talks_to_ranks
 
@@ -105,6 +105,11 @@ class View:
     def is_slower(self) -> bool:
         """Whether cycles really take longer."""
         return self.same_cycles and self.step.rose(by=self.least_ns)
+
+    @property
+    def is_of_time(self) -> bool:
+        """Whether windows of time stand for cycles, because no steps were recorded: then only rates say anything."""
+        return all(run.anchor == WINDOWS for run in (*self.pair.base, *self.pair.other))
 
     @property
     def has_tail(self) -> bool:
