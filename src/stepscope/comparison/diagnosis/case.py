@@ -33,6 +33,8 @@ GAPS = (PYTHON, OTHER)
 COLLECTIVES = (COMMUNICATION, "communication")
 #: Elements per call vary by less than this from batch to batch if the sizes stay the same.
 _SAME_SIZE = 0.05
+#: Significance of more slow steps, if they come at a regular distance.
+_REGULAR = 0.01
 _WORK = ["device", "name"]
 _MEASURES = ("calls", "total_ns", "self_ns", "ns_per_call")
 #: Own time per cycle and time per call of a function that a run does not have.
@@ -115,7 +117,10 @@ class View:
     def has_tail(self) -> bool:
         """Whether really more steps of the whole run are slow, which makes the mean step longer."""
         tails = self.tails
-        return tails is not None and tails.added_ns >= self.least_ns and tails.p_value <= SURE
+        if tails is None or tails.added_ns < self.least_ns:
+            return False
+        # A regular distance is no accident by itself.
+        return tails.p_value <= (SURE if tails.other.every is None else _REGULAR)
 
     @property
     def is_faster(self) -> bool:
