@@ -51,6 +51,7 @@ from stepscope.comparison.model import (
     WORKLOAD,
     Observation,
 )  # fmt: skip
+from stepscope.comparison.whole_run import run_resources, timed_steps
 from stepscope.core.errors import MissingTable, StepscopeError
 from stepscope.core.names import is_sync_call, map_names
 from stepscope.core.schema import DEVICE_WORK
@@ -116,6 +117,7 @@ def _observation(trace: Trace, pid: int | None, pids: list[int], chosen: Cycles,
     whole = replaced(
         pl.concat([by_cycle(counters, cycles), by_cycle(allocated, cycles)]), scheduled(trace, pid, cycles)
     )
+    steps = timed_steps(trace, pid)
     inside = counters.filter(pl.col("ts_ns").is_between(low, high))
     return Observation(
         label=f"pid {pid}" if len(pids) > 1 else "",
@@ -132,6 +134,8 @@ def _observation(trace: Trace, pid: int | None, pids: list[int], chosen: Cycles,
         remarks=(*remarks, *cycle_remarks(cycles), *counter_remarks(trace.counters, inside, cycles, trace.issues)),
         python_functions=python_functions(trace, pid, low),
         setup=setup_of(trace),
+        steps=steps,
+        run_resources=run_resources(trace, pid, pids, steps),
     )
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 __all__ = [
-    "KERNEL_CLASSES", "demangled", "is_dataloader", "is_graph_launch", "is_launch_call", "is_own_code",
+    "FUSIBLE", "KERNEL_CLASSES", "demangled", "is_dataloader", "is_graph_launch", "is_launch_call", "is_own_code",
     "is_sync_call", "is_tensor_core", "is_tensor_core_eligible", "kernel_class", "kernel_rule", "map_names",
     "mentioned_name", "shorten",
     "shorten_column", "step_number", "transfer_kind", "without_number",
@@ -33,6 +33,10 @@ __all__ = [
 KERNEL_CLASSES = (
     "gemm", "convolution", "attention", "norm", "softmax", "elementwise", "reduction", "copy", "collective",
     "embedding", "sort", "random", "optimizer", "rope", "quantization", "moe", "memory", "other",
+)  # fmt: skip
+#: Classes of memory-bound kernels that compilers fuse.
+FUSIBLE = (
+    "elementwise", "norm", "softmax", "reduction", "copy", "embedding", "random", "rope", "quantization", "optimizer",
 )  # fmt: skip
 
 _CACHED = 1 << 16
