@@ -61,7 +61,8 @@ _JOB, _SLOW = "demo-cpu-2ranks", "demo-slow-loader/abnormal"
 _SLOWEST = '.card:has-text("Slowest step") a:text-is("timeline")'
 _LATE = 'section:has-text("Who is late")'
 TASKS = (
-    Task("Which step is the slowest, and why?", _JOB, (_SLOWEST,), "#details h2:has-text('Range of')", "path-slowest-step"),
+    Task("Which step is the slowest, and why?", _JOB, (_SLOWEST,),
+         "#details h2:has-text('Range of')", "path-slowest-step"),
     Task("Which step is the third slowest, and why?", _JOB,
          ('.card:has-text("Slowest step") a:text-is("all steps")', "tbody tr:nth-child(3) td.go a"),
          "#details h2:has-text('Range of')"),
@@ -69,11 +70,14 @@ TASKS = (
          ('.card:has-text("Longest wait of the host") a:text-is("timeline")',),
          "#details h2:has-text('DataLoader')", "path-wait"),
     Task("Which operator takes most time, and who calls it?", _JOB,
-         ('.card:has-text("Operator with most time") a:text-is("by call stack")',), "td:has-text('aten::mm')", "path-operator"),
+         ('.card:has-text("Operator with most time") a:text-is("by call stack")',),
+         "td:has-text('aten::mm')", "path-operator"),
     Task("Where are all calls of one module?", _JOB,
-         ('nav a:text-is("Operators")', '.tree tr:has-text("Embedding_0") td.go a'), "#details h2:has-text('nn.Module: Embedding_0')"),
+         ('nav a:text-is("Operators")', '.tree tr:has-text("Embedding_0") td.go a'),
+         "#details h2:has-text('nn.Module: Embedding_0')"),
     Task("Which rank is late in step 5?", _JOB, ('nav a:text-is("Communication")',),
-         f"{_LATE} tr:has(td:nth-child(2):has-text('5')):has(td:nth-child(3):has-text('0')) td:has-text('29 ms')", "path-late-rank"),
+         f"{_LATE} tr:has(td:nth-child(2):has-text('5')):has(td:nth-child(3):has-text('0')) td:has-text('29 ms')",
+         "path-late-rank"),
     Task("What determines the length of the slowest step?", _JOB, (_SLOWEST, "choose #marks critical path", "type n"),
          "#details .mark dt:text-is('on path')", "path-critical"),
     Task("How long is it from one all-reduce to the next?", _JOB,
@@ -139,7 +143,8 @@ def solve(page: Page, address: str, task: Task) -> None:
             page.wait_for_load_state()
         settle(page)
     page.locator(task.answer).first.wait_for(state="attached")
-    page.locator(task.answer).first.evaluate("answer => answer.scrollIntoView({ block: 'center' })")
+    show = "answer => (answer.closest('section.panel') ?? document.body).scrollIntoView()"
+    page.locator(task.answer).first.evaluate(show)
 
 
 def walk(page: Page, out: Path, suffix: str) -> None:
