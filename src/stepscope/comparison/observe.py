@@ -22,6 +22,7 @@ from stepscope.analyses.cycles.cycles import Cycles, find_cycles, host_bounds
 from stepscope.analyses.cycles.functions import functions_of, own_of
 from stepscope.analyses.program.python_stacks import python_stacks
 from stepscope.analyses.steps.step_breakdown import divided
+from stepscope.comparison._observe_counters import observe_counters
 from stepscope.comparison._observe_results import observe_results
 from stepscope.comparison._resources import (
     by_cycle,
@@ -74,13 +75,16 @@ def observe(trace: Trace, *, anchor: str = "auto") -> tuple[Observation, ...]:
 
     `anchor` names the function, range or kernel whose calls mark the cycles, so that both runs get the same kind of
     cycle. If it marks none here, the best anchor of this recording is used and the remarks say so. Results of other
-    programs (`Results`) bring their own cycles.
+    programs (`Results`) bring their own cycles. Counters alone have those of the steps that were timed, else windows of
+    time.
 
     The observations hold no reference to the trace. Raises MissingTable (no events, no clock, no cycles in the
     results), StepscopeError (nothing repeats, so there are no cycles).
     """
     if isinstance(trace, Results) and trace.spans.is_empty():
         return observe_results(trace)
+    if trace.spans.is_empty() and not trace.counters.is_empty():
+        return observe_counters(trace)
     trace.require("spans", needed_by="compare")
     trace.require_clock(needed_by="compare")
     processes = of_each(trace.tables, lambda tables: _cycles(replace(trace, tables=tables), anchor))

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepscope.comparison.diagnosis import OF_TIMES, Case, diagnose, views
-from stepscope.comparison.effects import CONFIDENCE, effects, part_deltas
+from stepscope.comparison.effects import CONFIDENCE, DELTAS, effects, part_deltas
 from stepscope.comparison.kinds import kind_differences, other_hardware
 from stepscope.comparison.matching import align, matched
-from stepscope.comparison.model import Comparison, Effect
+from stepscope.comparison.model import WINDOWS, Comparison, Effect
 from stepscope.comparison.statistics import PRIOR_REACH, differences, exceeding, moments_of, permutation_p
 from stepscope.comparison.whole_run import n_steps, run_steps, tails_of, without_growth
 from stepscope.core.errors import StepscopeError
@@ -51,6 +51,8 @@ def compare_runs(base: Sequence[Sequence[Observation]], other: Sequence[Sequence
         raise StepscopeError(f"nothing to compare: {reason}", "name recordings of the same program and ranks")
     pairs = tuple(_aligned(pair) for pair in pairs)
     left, right = step_times(pairs, side="base"), step_times(pairs, side="other")
+    if any(run.anchor == WINDOWS for pair in pairs for run in (*pair.base, *pair.other)):
+        left, right = [], []  # windows of time say nothing about how long anything takes
     step, typical = step_effect(left, right), typical_effect(left, right)
     whole_left, whole_right = (run_steps(pairs, side=side) for side in ("base", "other"))
     whole_left, whole_right = without_growth(whole_left), without_growth(whole_right)
@@ -86,7 +88,7 @@ def compare_runs(base: Sequence[Sequence[Observation]], other: Sequence[Sequence
         typical_step=typical,
         whole_run=whole,
         pairs=pairs,
-        parts=part_deltas(pairs),
+        parts=part_deltas(pairs) if left else DELTAS.empty(),
         effects=changes,
         causes=diagnosis.causes,
         ruled_out=diagnosis.ruled_out,

@@ -39,6 +39,8 @@ _LEAST_SLOW, _STRETCHES = 5, 10
 #: longer distance that has nearly as much is the better one, since shorter ones divide it.
 _REGULAR, _MOST_OF_TAIL, _LESS = 0.8, 0.4, 0.1
 _MAD_TO_SD = 1.4826
+#: Part of the length of regular slow steps from which on one of the base may be the same.
+_ALIKE = 0.5
 #: Steps grow if their order by length is nearly that of time, and they grow by this part over the run.
 _STEADY, _MUCH = 0.9, 0.2
 
@@ -122,10 +124,11 @@ class Tail:
     is_spread: bool
 
 
-def tail(steps: pl.DataFrame) -> Tail:
+def tail(steps: pl.DataFrame, *, least_ns: float = 0.0) -> Tail:
     """The tail of a run's steps; of rows that stand for several steps the mean counts.
 
-    If many slow steps come at a regular distance the tail is these alone.
+    If many slow steps come at a regular distance the tail is these alone. Slow steps take at least `least_ns` more than
+    the typical one.
     """
     values, counts, at = (steps[name].to_numpy() for name in ("dur_ns", "n_steps", "step"))
     total = int(counts.sum())
@@ -133,7 +136,7 @@ def tail(steps: pl.DataFrame) -> Tail:
         return Tail(total, 0, 0.0, 0.0, None, is_spread=False)
     middle = float(np.median(values))
     scatter = _MAD_TO_SD * float(np.median(np.abs(values - middle)))
-    is_slow = values > middle + max(_SLOW * middle, _SIGMAS * scatter)
+    is_slow = values > middle + max(_SLOW * middle, _SIGMAS * scatter, least_ns)
     period = _period(at, is_slow, values - middle)
     every = None
     if period is not None:
@@ -217,10 +220,13 @@ class Tails:
 
 def tails_of(pair: Pair) -> Tails | None:
     """The tails of a process in both runs; None if a run has too few times of steps."""
-    runs = [[tail(steps) for steps in of_processes(side)] for side in (pair.base, pair.other)]
-    if not all(runs):
+    left, right = of_processes(pair.base), of_processes(pair.other)
+    if not left or not right:
         return None
-    return Tails(max(runs[0], key=lambda one: one.excess_ns), min(runs[1], key=lambda one: one.excess_ns))
+    other = min((tail(steps) for steps in right), key=lambda one: one.excess_ns)
+    # Slow steps of the base that are far shorter than what comes regularly here are something else.
+    least_ns = 0.0 if other.every is None else _ALIKE * other.each_ns
+    return Tails(max((tail(steps, least_ns=least_ns) for steps in left), key=lambda one: one.excess_ns), other)
 
 
 def without_growth(runs: Sequence[Floats]) -> list[Floats]:

@@ -11,7 +11,7 @@ import polars as pl
 from stepscope.comparison.diagnosis.change import ABSENT, SURE, Change, changed
 from stepscope.comparison.diagnosis.sizes import sizes_of_calls
 from stepscope.comparison.effects import floor_of
-from stepscope.comparison.model import COMMUNICATION, OTHER, PYTHON, Cause, Evidence, RuledOut
+from stepscope.comparison.model import COMMUNICATION, OTHER, PYTHON, WINDOWS, Cause, Evidence, RuledOut
 from stepscope.comparison.whole_run import tails_of
 from stepscope.core.collectives import talks_to_ranks
 
@@ -33,6 +33,8 @@ GAPS = (PYTHON, OTHER)
 COLLECTIVES = (COMMUNICATION, "communication")
 #: Elements per call vary by less than this from batch to batch if the sizes stay the same.
 _SAME_SIZE = 0.05
+#: Significance of more slow steps, if they come at a regular distance.
+_REGULAR = 0.01
 _WORK = ["device", "name"]
 _MEASURES = ("calls", "total_ns", "self_ns", "ns_per_call")
 #: Own time per cycle and time per call of a function that a run does not have.
@@ -107,10 +109,18 @@ class View:
         return self.same_cycles and self.step.rose(by=self.least_ns)
 
     @property
+    def is_of_time(self) -> bool:
+        """Whether windows of time stand for cycles, because no steps were recorded: then only rates say anything."""
+        return all(run.anchor == WINDOWS for run in (*self.pair.base, *self.pair.other))
+
+    @property
     def has_tail(self) -> bool:
         """Whether really more steps of the whole run are slow, which makes the mean step longer."""
         tails = self.tails
-        return tails is not None and tails.added_ns >= self.least_ns and tails.p_value <= SURE
+        if tails is None or tails.added_ns < self.least_ns:
+            return False
+        # A regular distance is no accident by itself.
+        return tails.p_value <= (SURE if tails.other.every is None else _REGULAR)
 
     @property
     def is_faster(self) -> bool:

@@ -20,7 +20,7 @@ from stepscope.readers.recorded import RECORDING, side_file
 if TYPE_CHECKING:
     from stepscope.core.trace import Trace
 
-_NAME = re.compile(r"pid\d{1,10}\.steps")
+_NAME = re.compile(r"pid\d{1,10}(?:\.loop)?\.steps")
 _MAGIC = b"STEPEND1"
 _HEADER = np.dtype([("magic", "S8"), ("unix_ns", "<i8"), ("clock_ns", "<i8"), ("pid", "<i4"), ("rank", "<i4")])
 _MARK = np.dtype([("took_us", "<u4"), ("n_steps", "<u2"), ("source", "u1"), ("is_unlike", "u1")])
@@ -48,7 +48,8 @@ def with_step_times(trace: Trace, path: str) -> Trace:
     if trace.spans.is_empty():
         mine = step_time_files(path)
     else:
-        mine = [file for pid in pids if (file := side_file(path, (f"pid{pid}.steps",))) is not None]
+        names = [f"pid{pid}{kind}.steps" for pid in pids for kind in ("", ".loop")]
+        mine = [file for name in names if (file := side_file(path, (name,))) is not None]
     if not mine:
         return trace
     issues = IssueLog()

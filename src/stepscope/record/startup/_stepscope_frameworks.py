@@ -48,6 +48,7 @@ def after_import(framework: str, module: ModuleType, log: Any, steps: str, windo
         return
     _at_the_end(profile)
     _at_the_end(listener)
+    log.steps = listener
     os.register_at_fork(after_in_child=listener.in_child)
     if settings.is_window:
         ask = profile.ask if profile.any_thread else _on_main_thread(profile)

@@ -1,9 +1,9 @@
 """Writes when the steps of this process end, over the whole run: eight bytes a mark, less than a megabyte an hour.
 
-The file is pidN.steps in the recording's folder: a header, then marks. The header has Unix time and CLOCK_MONOTONIC at
-the first step (ns), process id, and rank (-1: none). A mark has the time since the mark before it (µs), how many steps
-ended in it, what marks them, and 1 if they are unlike others because a profiler started, ran or wrote. Without steps a
-mark is a pause: what marks steps changed.
+The file is pidN.steps in the recording's folder, or pidN.loop.steps if the job marks its steps itself: a header, then
+marks. The header has Unix time and CLOCK_MONOTONIC at the first step (ns), process id, and rank (-1: none). A mark has
+the time since the mark before it (µs), how many steps ended in it, what marks them, and 1 if they are unlike others
+because a profiler started, ran or wrote. Without steps a mark is a pause: what marks steps changed.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _FLUSH_NS = 1_000_000_000
 class StepTimes:
     """The times of steps of this process. Nothing is opened between two writes: a job may close all files it has."""
 
-    def __init__(self, folder: str, rank: int | None) -> None:
-        self._folder, self._rank = folder, -1 if rank is None else rank
+    def __init__(self, folder: str, rank: int | None, kind: str = "") -> None:
+        self._folder, self._rank, self._kind = folder, -1 if rank is None else rank, kind
         self.in_child()
 
     def in_child(self) -> None:
@@ -35,7 +35,7 @@ class StepTimes:
         self._pending = []  # type: list[bytes]
         self._marked_ns = self._flushed_ns = self._n_steps = self._n_marks = self._source = 0
         self._is_unlike = self._is_lost = False
-        self._path = os.path.join(self._folder, "pid%d.steps" % os.getpid())
+        self._path = os.path.join(self._folder, "pid%d%s.steps" % (os.getpid(), self._kind))
 
     def ended(self, source: int, *, is_unlike: bool) -> None:
         """A step that `source` marks ends now; the first one only begins the file."""
