@@ -95,6 +95,8 @@ class Links:
             if index is not None and row.get(start) is not None and row.get(length):
                 low, high = int(row[start]), int(row[start]) + max(int(row[length]), 1)
                 margin = max((high - low) // 20, 1)
+                if length == "window_ns" and row.get("step") is not None:
+                    parameters["step"] = row["step"]
                 return self.to("/timeline", **parameters, **{"from": low - margin, "to": high + margin},
                                range=f"{low}-{high}")  # fmt: skip
         if index is not None and row.get("peak_ts_ns") is not None:

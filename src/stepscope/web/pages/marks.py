@@ -16,8 +16,7 @@ import polars.selectors as cs
 from starlette.responses import JSONResponse
 
 from stepscope.core.errors import StepscopeError
-from stepscope.core.names import mentioned_name, shorten
-from stepscope.core.report import printable
+from stepscope.core.names import mentioned_name
 from stepscope.core.units import duration
 from stepscope.query import tables
 from stepscope.renderers.cells import cells, labels
@@ -26,6 +25,7 @@ from stepscope.web.pages.calls import NO_STORE, scene_for
 from stepscope.web.pages.links import stretch_columns
 from stepscope.web.pages.site import Site, ask, inputs_of, links_to
 from stepscope.web.pages.table_query import answered, arranged, question_of
+from stepscope.web.timeline.drawing import short
 from stepscope.web.timeline.inspection import depths_of
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from stepscope.web.session import Session
     from stepscope.web.timeline.scene import Scene
 
-_MOST, _MOST_STEPS, _NAME = 20_000, 200, 80
+_MOST, _MOST_STEPS = 20_000, 200
 #: Columns that name a row: what kind it is of, and which one it is.
 _KINDS = ("cause", "kind", "category", "phase", "status")
 _NAMES = ("name", "operator", "op", "module", "module_class", "collective", "metric", "trace")
@@ -164,6 +164,11 @@ def _of_findings(scene: Scene, placed: list[_Mark]) -> dict[str, Any]:
     return _drawn(scene, named, facts, len(placed), None)
 
 
+def _label(name: str) -> str:
+    kind, dot, rest = name.rpartition(" · ")
+    return kind + dot + short(rest)
+
+
 def _drawn(
     scene: Scene,
     marks: Sequence[tuple[int | None, int, int, str | None]],
@@ -177,7 +182,7 @@ def _drawn(
     places |= {span: (track, depths.get(span, 0)) for span, track in zip(spans, tracks, strict=True)}
     names = {name or "": i for i, name in enumerate(dict.fromkeys(name for *_, name in marks))}
     return {
-        "names": [shorten(printable(name), _NAME) for name in names],
+        "names": [_label(name) for name in names],
         "marks": [[span, *places[span], start, length, names[name or ""]] for span, start, length, name in marks],
         "facts": facts,
         "count": count,

@@ -184,23 +184,39 @@ function drawLine(context, state, row, y, at) {
   context.stroke();
 }
 
+// The steps of the first trace below the ruler, with lines through all rows; those of the others in the head of the trace.
 function drawSteps(context, state, at) {
-  const trace = state.traces[0];
-  clipped(context, LABELS, RULER - 18, state.width - LABELS, state.height, () => {
-    for (const [step, start, length] of trace.layout.steps) {
-      const left = at(start + trace.offset), right = at(start + length + trace.offset);
-      if (right < LABELS || left > state.width || right - left < 3) continue;
-      context.fillStyle = state.colours.step;
-      context.fillRect(Math.round(left), RULER, 1, state.height - RULER);
-      context.fillStyle = state.colours.lane;
-      context.fillRect(left + 0.5, RULER - 17, right - left - 1, 15);
-      if (right - left > 18) {
-        context.fillStyle = state.colours.quiet;
-        const text = right - left > 70 ? `step ${step}` : String(step);
-        if (right - left > text.length * 6.5) context.fillText(text, Math.max(left, LABELS) + 4, RULER - 9);
-      }
+  const seen = new Set([state.traces[0]]);
+  clipped(context, LABELS, RULER + state.rows.pinned.total, state.width - LABELS, state.height, () => {
+    for (const row of state.rows.rows) {
+      if (row.kind !== "group" || seen.has(row.trace)) continue;
+      seen.add(row.trace);
+      drawStepsOf(context, state, row.trace, at, RULER + state.rows.pinned.total + row.y - state.scroll + 3, state.colours.panel);
     }
   });
+  clipped(context, LABELS, RULER - 18, state.width - LABELS, state.height, () => {
+    for (const left of drawStepsOf(context, state, state.traces[0], at, RULER - 17, state.colours.lane)) {
+      context.fillStyle = state.colours.step;
+      context.fillRect(left, RULER, 1, state.height - RULER);
+    }
+  });
+}
+
+// Where they begin.
+function drawStepsOf(context, state, trace, at, y, colour) {
+  const lefts = [];
+  for (const [step, start, length] of trace.layout.steps) {
+    const left = at(start + trace.offset), right = at(start + length + trace.offset);
+    if (right < LABELS || left > state.width || right - left < 3) continue;
+    lefts.push(Math.round(left));
+    context.fillStyle = colour;
+    context.fillRect(left + 0.5, y, right - left - 1, 15);
+    if (right - left <= 18) continue;
+    context.fillStyle = state.colours.quiet;
+    const text = right - left > 70 ? `step ${step}` : String(step);
+    if (right - left > text.length * 6.5) context.fillText(text, Math.max(left, LABELS) + 4, y + 8);
+  }
+  return lefts;
 }
 
 function drawRuler(context, state, at, scale) {

@@ -81,11 +81,10 @@ function align(how) {
 function place() {
   const low = Number(parameters.get("from") ?? NaN), high = Number(parameters.get("to") ?? NaN);
   const step = parameters.get("step") && state.traces[0].layout.steps.find(([number]) => String(number) === parameters.get("step"));
+  if (step) $("step").value = parameters.get("step");
   if (high > low) go(low, high);
-  else if (step) {
-    $("step").value = parameters.get("step");
-    goToStep(step);
-  } else whole();
+  else if (step) goToStep(step);
+  else whole();
 }
 
 function goToStep([, low, length]) {
@@ -458,7 +457,7 @@ async function step(by, zoom = false) {
   const { hits } = search;
   if (!hits.length) return;
   if (search.at < 0 && !zoom) {
-    const middle = state.from;
+    const middle = state.range?.[0] ?? state.from;
     const next = hits.findIndex((hit) => hit.start + hit.trace.offset >= middle);
     search.at = by > 0 ? (next < 0 ? 0 : next) : (next <= 0 ? hits.length : next) - 1;
   } else search.at = (((search.at + by) % hits.length) + hits.length) % hits.length;
@@ -618,7 +617,7 @@ canvas.addEventListener("wheel", (event) => {
 
 const KEYS = {
   w: () => zoom(0.6), s: () => zoom(1 / 0.6), a: () => pan(-0.2), d: () => pan(0.2), ArrowLeft: () => pan(-0.2), ArrowRight: () => pan(0.2),
-  ArrowUp: () => scrollTo(state.scroll - 60), ArrowDown: () => scrollTo(state.scroll + 60), 0: whole, n: () => step(1), p: () => step(-1), m: flag,
+  ArrowUp: () => scrollTo(state.scroll - 60), ArrowDown: () => scrollTo(state.scroll + 60), 0: whole, n: () => step(1), p: () => step(-1), m: flag, Enter: () => step(1),
   "/": () => $("find").focus(), "+": () => zoom(0.6), "-": () => zoom(1 / 0.6),
   f: () => {
     if (state.range) return go(...state.range);
@@ -642,7 +641,7 @@ $("find").addEventListener("keydown", (event) => {
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest?.("input, select, textarea")) return;
   const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
-  if (!KEYS[key] || (key.startsWith("Arrow") && event.target !== canvas)) return;
+  if (!KEYS[key] || (key.length > 1 && key !== "Escape" && event.target !== canvas)) return;
   event.preventDefault();
   KEYS[key]();
 });
@@ -652,6 +651,7 @@ $("search").addEventListener("submit", (event) => {
   const q = $("find").value;
   if (q === search.q && search.hits.length) step(1);
   else find(q);
+  canvas.focus({ preventScroll: true });
 });
 $("find").addEventListener("search", () => { if (!$("find").value) find(""); });
 $("next").addEventListener("click", () => (search.q === $("find").value ? step(1) : find($("find").value)));
