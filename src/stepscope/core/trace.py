@@ -275,11 +275,6 @@ class Trace:
         return self.table("captured_launches")
 
     @property
-    def event_waits(self) -> pl.DataFrame:
-        """Which call recorded the event that a stream or a thread waits for."""
-        return self.table("event_waits")
-
-    @property
     def sched(self) -> pl.DataFrame:
         """Threads' time on cores and their waits for cores."""
         return self.table("sched")
@@ -303,6 +298,11 @@ class Trace:
     def stacks(self) -> pl.DataFrame:
         """Interned call stacks."""
         return self.table("stacks")
+
+    @property
+    def step_times(self) -> pl.DataFrame:
+        """How long the steps of the whole run took, profiled or not."""
+        return self.table("step_times")
 
     @property
     def stack_samples(self) -> pl.DataFrame:

@@ -13,8 +13,8 @@ from stepscope.core.intervals import Ints
 
 _WAIT_CALL = re.compile(r"StreamWaitEvent|QueueWaitNotifier|EnqueueEventsWait")
 _RECORD_CALL, _SYNC_CALL = re.compile(r"EventRecord"), re.compile(r"EventSynchronize")
-#: How many recordings of events an unnamed synchronisation may be behind.
-_BEHIND = 4
+#: How many records of events there may be between the record that an unnamed synchronisation waits for and the call.
+_MOST_LATER = 4
 
 
 def crossings(spans: pl.DataFrame, tracks: pl.DataFrame, work: Work, event_waits: pl.DataFrame) -> tuple[Ints, Ints]:
@@ -40,11 +40,13 @@ def crossings(spans: pl.DataFrame, tracks: pl.DataFrame, work: Work, event_waits
     pairs = [(waiting[known], queue.last(stream[known], at[known]))]
     streams = np.unique(work.track)
     loose = np.setdiff1d(calls, call)
-    others = np.append(waiting[~known], [queue.next(np.full(loose.size, one), when[loose]) for one in streams])
+    any_waits = np.append(waiting[~known], [queue.next(np.full(loose.size, one), when[loose]) for one in streams])
     before = np.append(when[call[~known]], np.tile(when[loose], streams.size))
-    others, before = others.astype(np.int64), before.astype(np.int64)
+    any_waits, before = any_waits.astype(np.int64), before.astype(np.int64)
     device = np.append(work.device, -1)
-    pairs += [(others, queue.last(np.full(others.size, one), before)) for one in streams] if others.size else []
+    pairs += (
+        [(any_waits, queue.last(np.full(any_waits.size, one), before)) for one in streams] if any_waits.size else []
+    )
     later, earlier = (np.concatenate(column) for column in zip(*pairs, strict=True))
     real = (later >= 0) & (earlier >= 0)
     later, earlier = later[real], earlier[real]
@@ -130,9 +132,9 @@ def awaited_by_events(
         mine = rest[lane[rows[rest]] == thread]
         recorded = start[records[lane[records] == thread]]
         n_before = np.searchsorted(recorded, start[rows[mine]])
-        for behind in range(1, _BEHIND + 1):
-            at = np.append(recorded, LONG_AGO)[np.maximum(n_before - behind, -1)]
-            at = np.where(n_before >= behind, at, LONG_AGO)
+        for n_later in range(1, _MOST_LATER + 1):
+            at = np.append(recorded, LONG_AGO)[np.maximum(n_before - n_later, -1)]
+            at = np.where(n_before >= n_later, at, LONG_AGO)
             last = np.append(by_call, -1)[np.searchsorted(work.called[by_call], at, side="right") - 1]
             ended = np.append(work.end, LONG_AGO)[last]
             if recorded.size and (ended <= end[rows[mine]]).all():

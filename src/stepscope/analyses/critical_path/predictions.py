@@ -111,7 +111,7 @@ def replayed_steps(
 
 def tables_of(trace: Trace) -> tuple[pl.DataFrame, ...]:
     """The tables of a trace that predictions are made from, in the order in which functions here take them."""
-    return trace.spans, trace.tracks, trace.steps, trace.ops, trace.arrows, trace.event_waits
+    return tuple(map(trace.table, ("spans", "tracks", "steps", "ops", "arrows", "event_waits")))
 
 
 def recorded_program(
@@ -197,8 +197,9 @@ def with_parts(program: Program, wanted: Sequence[Change]) -> tuple[dict[str, ob
     most = _most_saved(program, changes)
     means = [_within_reason(step_ns, step_ns * graph.period(run, steady), most)]
     if means[0] < (1 - _NO_GAIN) * step_ns:
-        for other in (replace(graph, spare=spare) for spare in _SPARE):
-            means.append(_within_reason(step_ns, step_ns * other.period(other.run(changes), steady), most))
+        looser = (replace(graph, spare=spare) for spare in _SPARE)
+        periods = (other.period(other.run(changes), steady) for other in looser)
+        means += [_within_reason(step_ns, step_ns * period, most) for period in periods]
     is_model = any(change.change == "graphs" for change in wanted)
     reason = _unknown(program, wanted, changes, is_gain=means[0] < (1 - _NO_GAIN) * step_ns)
     if reason == _CALLS_UNKNOWN:
@@ -367,10 +368,12 @@ def _binding(graph: Graph, run: Replay, window: int) -> dict[str, float]:
         last_on = int(graph.last["bounds"][graph.windows.main.size + window])
         node = last_on + 1 + n_work if last_on >= 0 else SOURCE
         spent["host"] += end - float(run.times[node])
-    begin, follows, times, path = float(run.begin[window]), last.tolist(), run.times.tolist(), [node]
+    last[run.times <= run.begin[window]] = -1
+    last[SOURCE] = -1
+    follows, path = last.tolist(), [node]
     # Events at one moment can form a circle.
-    while (node := path[-1]) > SOURCE and times[node] > begin and follows[node] >= 0 and len(path) < len(times):
-        path.append(follows[node])
+    while (node := follows[node]) >= 0 and len(path) < len(follows):
+        path.append(node)
     now, before = np.array(path[:-1], np.int64), np.array(path[1:], np.int64)
     kinds = np.concatenate((np.full(1 + n_work, -1), graph.moments.kind))
     ended = np.append(-np.inf, run.ended)

@@ -28,7 +28,6 @@ from stepscope.analyses.critical_path.work import Work, calls_like, rows_of
 from stepscope.core.collectives import talks_to_ranks
 from stepscope.core.intervals import Bools, Intervals, Ints, covered, union
 from stepscope.core.names import SYNC_OPERATORS, is_sync_call, map_names
-from stepscope.core.schema import EVENT_WAITS
 
 _STREAM_SYNC = "stream sync"
 #: `until` is when the thread became active again, `busy` when the source was last active.
@@ -49,13 +48,7 @@ class Waits:
     is_inferred: Bools  # whether an operator stands for a call that the recorder does not note
 
 
-def waits(
-    spans: pl.DataFrame,
-    tracks: pl.DataFrame,
-    threads: Threads,
-    work: Work,
-    event_waits: pl.DataFrame = EVENT_WAITS.empty(),
-) -> Waits:
+def waits(spans: pl.DataFrame, tracks: pl.DataFrame, threads: Threads, work: Work, event_waits: pl.DataFrame) -> Waits:
     """Every synchronising call, and every call that queued a copy and was open when the copy ended.
 
     A call that waits for an event waits for the work that was queued last before the event was recorded. Any other
@@ -74,7 +67,7 @@ def waits(
     awaited = _awaited(spans, tracks, threads, work, rows)
     queued = np.where(awaited < 0, _queued(work, thread, start, end), -1)
     of_event = awaited_by_events(spans, tracks, work, event_waits, rows)
-    ended = np.append(work.end, LONG_AGO)[of_event]
+    ended = np.append(work.end, (LONG_AGO, LONG_AGO))[of_event]
     is_known = (of_event != -1) & (ended <= end)
     awaited = np.where(is_known, np.where(ended > start, of_event, -1), awaited)
     queued = np.where(is_known, np.where(ended > start, -1, of_event), queued)

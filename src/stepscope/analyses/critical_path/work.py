@@ -26,9 +26,6 @@ LAUNCH_DELAY, KERNEL_WAIT, UNEXPLAINED = range(3)
 WAITS = ("launch_delay", "kernel_wait", "unexplained")
 
 
-_NO_PAIRS = (np.empty(0, np.int64), np.empty(0, np.int64))
-
-
 @dataclass(frozen=True, slots=True)
 class Work:
     """Kernels, copies and fills, sorted by track and start; times in ns, -1 for none."""
@@ -55,7 +52,7 @@ class Held:
     wait: Ints  # kind of the time from then to its start: LAUNCH_DELAY, KERNEL_WAIT or UNEXPLAINED
     across: Ints  # the work of another stream that it may have waited for; -1 if none
     submitted: Ints  # when the call had queued it; LONG_AGO if unknown
-    crossing: tuple[Ints, Ints] = _NO_PAIRS  # all pairs of work and work of other streams that had to end first
+    crossing: tuple[Ints, Ints]  # all pairs of work and work of other streams that had to end first
 
 
 def path_work(work: pl.DataFrame, spans: pl.DataFrame, threads: Threads) -> Work:
@@ -76,7 +73,7 @@ def path_work(work: pl.DataFrame, spans: pl.DataFrame, threads: Threads) -> Work
     return Work(row, sort, track, device, start, end, call, thread, called, returned, before)
 
 
-def held_up(work: Work, crossing: tuple[Ints, Ints] = _NO_PAIRS) -> Held:
+def held_up(work: Work, crossing: tuple[Ints, Ints]) -> Held:
     """The dependency of each piece of work that was met last. `crossing` is what `crossings` returns.
 
     Work is queued when its call ends. If it began before that: when the call began, if the previous work of its stream
