@@ -111,7 +111,7 @@ def replayed_steps(
 
 def tables_of(trace: Trace) -> tuple[pl.DataFrame, ...]:
     """The tables of a trace that predictions are made from, in the order in which functions here take them."""
-    return tuple(map(trace.table, ("spans", "tracks", "steps", "ops", "arrows", "event_waits")))
+    return trace.spans, trace.tracks, trace.steps, trace.ops, trace.arrows, trace.event_waits
 
 
 def recorded_program(
