@@ -42,7 +42,7 @@ _MAD_TO_SD = 1.4826
 #: Part of the length of regular slow steps from which on one of the base may be the same.
 _ALIKE = 0.5
 #: Steps grow if their order by length is nearly that of time, and they grow by this part over the run.
-_STEADY, _MUCH = 0.9, 0.2
+STEADY, _MUCH = 0.9, 0.2
 
 
 def timed_steps(trace: Trace, pid: int | None) -> pl.DataFrame:
@@ -240,7 +240,7 @@ def without_growth(runs: Sequence[Floats]) -> list[Floats]:
 def _levelled(run: Floats) -> Floats:
     order = np.arange(run.size)
     slope, start = np.polyfit(order, run, 1)
-    is_steady = abs(_steadiness(run)) >= _STEADY and abs(slope) * run.size >= _MUCH * float(np.median(run))
+    is_steady = abs(_steadiness(run)) >= STEADY and abs(slope) * run.size >= _MUCH * float(np.median(run))
     levelled: Floats = run - slope * order - start + run.mean() if is_steady else run
     return levelled
 

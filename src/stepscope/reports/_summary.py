@@ -181,6 +181,34 @@ def scope_of(trace: Trace) -> Scope:
     )
 
 
+#: Steps that grow by less of their length over the run are as good as even.
+_GROWTH = 0.1
+
+
+def of_whole_run(trace: Trace) -> str:
+    """What the steps of the whole run were like, which `stepscope record` timed besides the profile; '' without any."""
+    if trace.step_times.is_empty():
+        return ""
+    from stepscope.comparison.whole_run import LEAST_STEPS, STEADY, growth, tail, timed_steps
+
+    each = (timed_steps(trace, pid) for pid in trace.step_times["pid"].unique().sort())
+    steps = next((frame for frame in each if int(frame["n_steps"].sum()) >= LEAST_STEPS), None)
+    if steps is None:
+        return ""
+    counts, lengths = steps["n_steps"].to_numpy(), steps["dur_ns"].to_numpy()
+    mean = float((lengths * counts).sum() / counts.sum())
+    usual = f"{duration(mean)} on average, {duration(float(np.median(lengths)))} typically"
+    text = f"{int(counts.sum()):,} steps of the whole run: {usual}"
+    slow, (rise, steadiness) = tail(steps), growth(steps)
+    if slow.every is not None:
+        text += f"; every {slow.every} steps one takes {duration(slow.each_ns)} more"
+    elif slow.is_spread:
+        text += f"; {percent(slow.n_slow / slow.n_steps)} of them take {duration(slow.each_ns)} more than that"
+    if steadiness >= STEADY and rise >= _GROWTH * mean:
+        text += f"; they grow by {duration(rise)} from the first quarter to the last"
+    return text
+
+
 #: A smaller gain is none.
 _NO_GAIN, _LEAST_SHOWN = 0.005, 0.001
 

@@ -34,7 +34,7 @@ from stepscope.reports._quality import lacks_of_issues, quality
 from stepscope.reports._results import summarise_results
 from stepscope.reports._serving import Serving, request_blocks, summary_of_requests
 from stepscope.reports._stragglers import MOST_CALLS, packed_calls
-from stepscope.reports._summary import AHEAD, SLOWEST_STEPS, TALK, Cost, Memory, Scope, Summary, scope_of
+from stepscope.reports._summary import AHEAD, SLOWEST_STEPS, TALK, Cost, Memory, Scope, Summary, of_whole_run, scope_of
 from stepscope.reports._tables import kernel_block, name_block, operator_block, track_block
 from stepscope.reports._without_profile import (
     hardware_use,
@@ -205,7 +205,7 @@ def summarise(trace: Trace) -> Summary:
         use={**use, **mfu},
         while_idle={} if device is None else device.while_idle,
         memory=None if memory is None else _peak(trace, memory),
-        notes=() if device is None else (*device.notes, *_late(scope), *hardware_use(trace)),
+        notes=(*_whole_run(trace), *(() if device is None else (*device.notes, *_late(scope), *hardware_use(trace)))),
         costs=tuple(costs),
         tables=tuple(tables),
         quality=(*quality(trace, scope, None if device is None else device.work), *no_mfu),
@@ -318,6 +318,11 @@ def _growth(memory: pl.DataFrame, scope: Scope) -> list[Cost]:
     title = f"Memory held by tensors grows by {size(rise)} with every step ({percent(rise / peak)} of the peak)"
     advice = "→ look for tensors kept across steps: losses summed with their graph, growing lists, caches"
     return [Cost("growth", title, None, (advice,), "show memory --by operator")]
+
+
+def _whole_run(trace: Trace) -> tuple[Note, ...]:
+    text = of_whole_run(trace)
+    return (Note(text, "steps", "show step_times"),) if text else ()
 
 
 def _late(scope: Scope) -> tuple[Note, ...]:
