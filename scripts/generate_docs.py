@@ -238,6 +238,7 @@ def pages() -> dict[str, Callable[[], str]]:
         "docs/formats.md": formats_page,
         "docs/coverage.md": partial(coverage_page, MADE, grid),
         "docs/cli.md": cli_page,
+        "docs/agents/SKILL.md": (ROOT / "src/stepscope/agents/SKILL.md").read_text,
         "src/stepscope/core/analysis_methods.pyi": stubs,
     }
     tables = {**result_tables.RESULTS, **schema.TABLES}

@@ -40,7 +40,8 @@ MAY_IMPORT: dict[str, str] = {
     "exports": "core analyses comparison store",
     "api": "core store readers analyses renderers timing comparison query reports exports",
     "web": "core store readers analyses renderers query api",
-    "cli": "core store readers analyses renderers timing record comparison query reports exports api web",
+    "agents": "core store readers query reports api",
+    "cli": "core store readers analyses renderers timing record comparison query reports exports api web agents",
 }
 #: Of core, `record` may import only what needs no tables: it runs beside jobs, whose cores it must leave alone.
 RECORD_MAY_IMPORT = ("stepscope.core.errors", "stepscope.core.version")

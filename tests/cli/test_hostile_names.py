@@ -98,6 +98,9 @@ WORDS = {
     "formats": [[], ["--format", "\x1b[2J"]],
     "bench": [["\x1b[2J"], ["\x1b[2J:f"]],
     "cache": [[], ["\x1b[2J"]],
+    "mcp": [["\x1b[2J"], ["{}", "--http", "\x1b[2J"]],
+    "skill": [[], ["\x1b[2J"]],
+    "schema": [["report"], ["\x1b[2J"], ["show", "\x1b[2J"]],
 }  # fmt: skip
 
 

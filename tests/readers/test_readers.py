@@ -142,6 +142,13 @@ def test_a_file_that_is_called_like_the_traces_is_one_of_them_whatever_it_holds(
     assert names(expand([str(tmp_path)]), tmp_path) == ["rank0.json", "rank17.json"]
 
 
+def test_profiles_of_ranks_that_list_their_groups_are_a_file_each(tmp_path):
+    head = b'{"distributedInfo": {"backend": "nccl", "pg_config": [{"pg_name": "0"}]}, ' + EVENT[1:]
+    for rank in range(2):
+        (tmp_path / f"rank{rank}.json").write_bytes(head)
+    assert names(expand([str(tmp_path)]), tmp_path) == ["rank0.json", "rank1.json"]
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_a_folder_that_may_not_be_read_says_so(folder):
     folder.chmod(0)

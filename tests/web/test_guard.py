@@ -139,3 +139,16 @@ def test_beyond_loopback_addresses_may_be_used_but_no_foreign_names():
     assert ask(rules, headers={"host": "10.1.2.3:80"}).status_code == 401
     assert ask(rules, headers={"host": "evil.example"}).status_code == 421
     assert rules_for("127.0.0.1", None) == Rules()
+
+
+def test_programs_may_post_questions_only_where_the_rules_say_so():
+    assert ask(Rules(takes_posts=True), method="POST", content=b"{}").status_code == 200
+    assert ask(Rules(), method="POST", content=b"{}").status_code == 405
+    assert ask(Rules(takes_posts=True), method="DELETE").status_code == 405
+
+
+def test_a_program_sends_the_token_in_a_header():
+    rules = Rules(token="abc", takes_posts=True)
+    assert ask(rules, method="POST", headers={"authorization": "Bearer abc"}).status_code == 200
+    assert ask(rules, method="POST", headers={"authorization": "Bearer ab"}).status_code == 401
+    assert ask(rules, method="POST").status_code == 401

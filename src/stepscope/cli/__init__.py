@@ -41,6 +41,9 @@ VERBS = (
     "formats",
     "bench",
     "cache",
+    "mcp",
+    "skill",
+    "schema",
 )
 
 

@@ -56,7 +56,7 @@ def command(
     limit = None if max_bytes is None else size_of(max_bytes)
     side = SideFiles.of(counters, capture, requests)
     app = application(paths, host=host, token=token, side=side, max_bytes=limit, keep_bytes=size_of(keep))
-    listener = _listening(host, port)
+    listener = listening(host, port)
     import uvicorn  # while the application reads already
 
     address = _address(host, listener.getsockname()[1], token)
@@ -83,7 +83,8 @@ def command(
         app.state.session.close()
 
 
-def _listening(host: str, port: int) -> socket.socket:
+def listening(host: str, port: int) -> socket.socket:
+    """A socket that listens there. Raises StepscopeError if it cannot."""
     with ExitStack() as undo:
         try:
             family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]

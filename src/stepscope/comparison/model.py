@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import polars as pl
 
 from stepscope.analyses.memory.growth import MEMORY_GROWTH
+from stepscope.core.report import Gain
 from stepscope.core.schema import Category
 from stepscope.core.table import Column, Name, Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from stepscope.core.report import Gain
     from stepscope.core.trace import Meta
 
 Verdict = Literal["different", "no_difference", "inconclusive"]

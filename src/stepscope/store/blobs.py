@@ -18,6 +18,7 @@ import json
 import time
 import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -177,6 +178,24 @@ def cache_value(of: CacheKey, value: object, meta: Meta, *, what: str) -> None:
             put_value(of.where, of.key, packed(value), source=path, kind=kind, source_bytes=meta.size_bytes)
     except (OSError, StepscopeError):  # as for traces: it is computed again next time
         return
+
+
+def remember(name: str, content: bytes, *, source: str, kind: str) -> None:
+    """Store a few bytes about no single file under a name; does nothing if the cache is off or cannot be written."""
+    where = cache_folder()
+    if where is not None:
+        with suppress(OSError):
+            put_value(where, _named(name), content, source=source, kind=kind, source_bytes=0)
+
+
+def remembered(name: str) -> bytes | None:
+    """What `remember` stored under the name; None if there is nothing."""
+    where = cache_folder()
+    return None if where is None else find_value(where, _named(name))
+
+
+def _named(name: str) -> str:
+    return hashlib.blake2b(b"name " + name.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
 
 
 def packed(value: object) -> bytes:

@@ -36,7 +36,7 @@ class Rules:
 
     `hosts`: names that requests may call this server by; `any_address`: IP addresses too; `any_host`: all names,
     as the server around this app has checked them already. `token` is demanded of everyone if set. `framed` lets a page
-    of the same origin show ours (TensorBoard).
+    of the same origin show ours (TensorBoard). `takes_posts` lets programs send questions in the body of a POST.
     """
 
     hosts: frozenset[str] = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -44,6 +44,7 @@ class Rules:
     any_host: bool = False
     token: str | None = field(default=None, repr=False)
     framed: bool = False
+    takes_posts: bool = False
 
 
 def is_loopback(host: str) -> bool:
@@ -94,18 +95,19 @@ class Guard:
         host, origin = headers.get("host", ""), headers.get("origin")
         is_cross_site = headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") != "navigate"
         length = len(scope.get("raw_path") or b"") + len(scope["query_string"])
+        is_question = self._rules.takes_posts and scope["method"] == "POST"
         has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
         checks = (
             (not self._knows(host), 421, "This server does not answer to that host name."),
             (origin is not None and _netloc(origin) != host.lower(), 403, "Requests from other sites are refused."),
             (is_cross_site, 403, "Requests from other sites are refused."),
             (
-                scope["method"] not in ("GET", "HEAD"),
+                scope["method"] not in ("GET", "HEAD") and not is_question,
                 405,
                 "Nothing can be changed here: only GET and HEAD work.",
             ),
             (length > _LONGEST_URL, 414, "The address is too long."),
-            (has_body, 413, "Requests have no body here."),
+            (has_body and not is_question, 413, "Requests have no body here."),
         )
         return next(((status, text) for wrong, status, text in checks if wrong), None)
 
@@ -129,11 +131,12 @@ class Guard:
     def _admit(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str, list[tuple[bytes, bytes]]] | None:
         """None if the request may pass; else the refusal, or the way to the same address without its token."""
         token = self._rules.token
-        if token is None or _same(_cookie(headers.get("cookie", "")), token):
+        given = headers.get("authorization", "").removeprefix("Bearer "), _cookie(headers.get("cookie", ""))
+        if token is None or any(_same(one, token) for one in given):
             return None
         pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        given = next((value for name, value in pairs if name == _PARAMETER), "")
-        if not _same(given, token):
+        in_address = next((value for name, value in pairs if name == _PARAMETER), "")
+        if not _same(in_address, token):
             return 401, "A token is needed: open the address that stepscope printed when it started.", []
         rest = urlencode([(name, value) for name, value in pairs if name != _PARAMETER])
         path = (scope.get("raw_path") or scope["path"].encode()).split(b"?")[0]

@@ -51,8 +51,8 @@ class IssueLog:
         return pl.DataFrame(rows, schema=dict(ISSUES.dtypes), orient="row")
 
 
-#: What a dump of a flight recorder has in its first bytes, if it is JSON.
-DUMP_AS_JSON = re.compile(rb'"(?:collective_seq_id|comm_lib_version|pg_config)"\s*:')
+#: What a dump of a flight recorder has in its first bytes, if it is JSON. Profiles have lists of groups called alike.
+DUMP_AS_JSON = re.compile(rb'"(?:(?:collective_seq_id|comm_lib_version)"\s*:|pg_config"\s*:\s*\{)')
 _HEAD = 512  # bytes of a file that say whether it is one
 _DIGITS = re.compile(r"\d+")
 CHUNK = 1 << 18

@@ -76,7 +76,8 @@ def read(source: Source) -> Trace:
                 best[dump.rank] = dump
     dumps = [best[rank] for rank in sorted(best)]
     if not any(dump.is_sound for dump in dumps):
-        raise CorruptInput("no dump can be read", "copy the dumps again", path=source.label)
+        example = next(iter(issues.table()["example"]), "")
+        raise CorruptInput(f"no dump can be read ({example})", "copy the dumps again", path=source.label)
     status = GROUP_STATUS.conform(
         pl.DataFrame([row for dump in dumps for row in dump.status], schema=dict(GROUP_STATUS.dtypes))
     )
@@ -136,9 +137,10 @@ def _dump_of(number: int, source: Source, issues: IssueLog, records: _Records) -
         if data.strip(b"\0 \r\n"):
             document, torn = _document(data, name)
         else:
-            issues.add("empty_dumps", "warning", 1, name)
+            issues.add("empty_dumps", "warning", 1, f"{name} is empty")
     except StepscopeError as error:
-        issues.add("unreadable_dumps", "warning", 1, f"{name}: {error.message}")
+        reason = error.reason if isinstance(error, CorruptInput) else error.message
+        issues.add("unreadable_dumps", "warning", 1, f"{name}: {reason}")
     torn = source.damage or torn
     issues.add("torn_dumps", "warning", bool(torn), f"{name}: {torn}")
     rank = _rank_of(source.path, document)
