@@ -69,13 +69,14 @@ class ExpectedTime:
 class Expectation:
     """A value a cycle, in nanoseconds: expected time and interval; not a number where nothing is known yet.
 
-    `error` is the logarithm of measured by expected time.
+    `error` is the logarithm of measured by expected time, `log_time` that of the time without what the work explains.
     """
 
     expected: Floats
     low: Floats
     high: Floats
     error: Floats
+    log_time: Floats
 
 
 def _features(batch: Floats, context: Floats) -> Floats:
@@ -90,17 +91,25 @@ def _coefficients(model: ExpectedTime) -> Floats:
 
 
 def observe(
-    model: ExpectedTime, duration_ns: Floats, batch: Floats, context: Floats, *, coverage: float = 0.99
+    model: ExpectedTime,
+    duration_ns: Floats,
+    batch: Floats | None = None,
+    context: Floats | None = None,
+    *,
+    coverage: float = 0.99,
 ) -> tuple[Expectation, ExpectedTime]:
     """What was expected of a block of cycles in order of time, and the model that has learned from them.
 
     The work's part of the expectation is that before the block; the level is that before each cycle. `batch` is the
-    number of requests, `context` their mean length in tokens; ones and zeros where neither is known.
+    number of requests, `context` their mean length in tokens. Where they are not given, the level alone is expected.
     """
-    work, log_time = _features(batch, context), np.log(duration_ns)
-    unknown = not model.information
-    learned = _learn(model, work, log_time)
-    residual = log_time - work @ _coefficients(learned if unknown else model)
+    log_time = np.log(duration_ns)
+    if batch is None or context is None:
+        unknown, learned, residual = False, model, log_time
+    else:
+        work, unknown = _features(batch, context), not model.information
+        learned = _learn(model, work, log_time)
+        residual = log_time - work @ _coefficients(learned if unknown else model)
     series = pl.Series(np.concatenate([model.recent, residual]))
     past = series.rolling_median(LEVEL_CYCLES, min_samples=_LEAST_CYCLES).shift(1).to_numpy()[len(model.recent) :]
     error = residual - past if not unknown else np.full(len(residual), np.nan)
@@ -112,7 +121,7 @@ def observe(
         recent=tuple(series[-LEVEL_CYCLES:].to_list()),
         errors=tuple(np.concatenate([model.errors, own_errors])[-_INTERVAL_CYCLES:].tolist()),
     )
-    return Expectation(expected, expected * np.exp(margins[0]), expected * np.exp(margins[1]), error), after
+    return Expectation(expected, expected * np.exp(margins[0]), expected * np.exp(margins[1]), error, residual), after
 
 
 def _learn(model: ExpectedTime, work: Floats, log_time: Floats) -> ExpectedTime:
