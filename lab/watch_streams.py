@@ -14,7 +14,7 @@ from collections import Counter
 import numpy as np
 from scipy.signal import lfilter
 
-from stepscope.watching.alarms import KINDS, Test, find_alarms
+from stepscope.watching.alarms import KINDS, StreamTest, find_alarms
 from stepscope.watching.expected_time import ExpectedTime, observe
 
 RHOS = (0.0, 0.5, 0.9)
@@ -43,7 +43,7 @@ def stream(n: int, rho: float, tail: str, extra: str, seed: int) -> tuple[np.nda
 def false_alarms(n: int, rho: float, tail: str, extra: str, rate: float, seed: int = 0) -> Counter[str]:
     """Alarms of each kind that no change of level explains."""
     times, changes = stream(n, rho, tail, extra, seed)
-    model, test, counts = ExpectedTime(), Test(), Counter[str]()
+    model, test, counts = ExpectedTime(), StreamTest(), Counter[str]()
     for start in range(0, n, BLOCK):
         expectation, model = observe(model, times[start : start + BLOCK])
         alarms, test = find_alarms(test, expectation.error, expectation.log_time, rate)

@@ -126,7 +126,7 @@ class Alarm:
 
 
 @dataclass(frozen=True)
-class Test:
+class StreamTest:
     """State of the sequential test of one stream: a tail for each kind, and what unfinished windows need."""
 
     stall: Tail = Tail(_BLOCK["stall"])
@@ -143,14 +143,16 @@ class Test:
         return asdict(self)
 
     @staticmethod
-    def from_dict(state: Mapping[str, Any]) -> Test:
+    def from_dict(state: Mapping[str, Any]) -> StreamTest:
         """The state that `to_dict` made. Raises `KeyError`, `TypeError` or `ValueError` if it is another."""
-        tails = {kind: Tail(**{**state[kind], "top": tuple(map(float, state[kind]["top"]))}) for kind in KINDS}
-        lists = {name: tuple(map(float, state[name])) for name in ("errors", "times")}
-        return Test(**tails, **lists, usual=float(state["usual"]), n_usual=int(state["n_usual"]))
+        tails: dict[str, Any] = {
+            kind: Tail(**{**state[kind], "top": tuple(map(float, state[kind]["top"]))}) for kind in KINDS
+        }
+        lists: dict[str, Any] = {name: tuple(map(float, state[name])) for name in ("errors", "times")}
+        return replace(StreamTest(**tails), **lists, usual=float(state["usual"]), n_usual=int(state["n_usual"]))
 
 
-def find_alarms(test: Test, error: Floats, log_time: Floats, rate: float) -> tuple[list[Alarm], Test]:
+def find_alarms(test: StreamTest, error: Floats, log_time: Floats, rate: float) -> tuple[list[Alarm], StreamTest]:
     """Alarms among new cycles in order of time, and the test that has learned from them.
 
     `error` is the logarithm of measured by expected time, `log_time` that of the time without what the work explains.
@@ -163,7 +165,7 @@ def find_alarms(test: Test, error: Floats, log_time: Floats, rate: float) -> tup
         return [], test
     rows: list[tuple[str, int, float, float]] = []
 
-    def collect(kind: str, values: Floats, places: Floats, share: float) -> Tail:
+    def collect(kind: str, values: Floats, places: NDArray[np.int64], share: float) -> Tail:
         at, limits, tail = _through(getattr(test, kind), values, share)
         rows.extend((kind, int(places[i]), values[i], limit) for i, limit in zip(at, limits, strict=True))
         return tail
@@ -192,7 +194,7 @@ def find_alarms(test: Test, error: Floats, log_time: Floats, rate: float) -> tup
                 n_usual = 0
         n_usual = min(n_usual + 1, _USUAL)
         usual += (level - usual) / n_usual
-    after = Test(
+    after = StreamTest(
         stall,
         slow,
         creep,
