@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
@@ -34,13 +35,60 @@ PAGES = {
     "sql": "/sql?" + urlencode({"q": EXAMPLES[3].text}),
 }  # fmt: skip
 WHOLE = ("overview",)
-#: Ways from the first page to an answer: the example, the card, its link.
-PATHS = {
-    "path-slowest-step": ("demo-cpu-2ranks", "Slowest step", "timeline"),
-    "path-operator": ("demo-cpu-2ranks", "Operator with most time", "by call stack"),
-    "path-wait": ("demo-slow-loader/abnormal", "Longest wait of the host", "timeline"),
-    "path-memory": ("demo-cpu-2ranks", "Peak memory", "who holds it"),
-}
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A question, the example that it is about, the way to its answer from the first page, and where the answer is.
+
+    A step of the way is a selector of Playwright to click, "choose NAME LABEL" for a list, or "type KEYS". A picture of
+    the answer is taken if it has a name.
+    """
+
+    question: str
+    example: str
+    way: tuple[str, ...]
+    answer: str
+    picture: str = ""
+
+    @property
+    def clicks(self) -> int:
+        """How many of the steps are clicks."""
+        return sum(not step.startswith("type ") for step in self.way)
+
+
+_JOB, _SLOW = "demo-cpu-2ranks", "demo-slow-loader/abnormal"
+_SLOWEST = '.card:has-text("Slowest step") a:text-is("timeline")'
+_LATE = 'section:has-text("Who is late")'
+TASKS = (
+    Task("Which step is the slowest, and why?", _JOB, (_SLOWEST,),
+         "#details h2:has-text('Range of')", "path-slowest-step"),
+    Task("Which step is the third slowest, and why?", _JOB,
+         ('.card:has-text("Slowest step") a:text-is("all steps")', "tbody tr:nth-child(3) td.go a"),
+         "#details h2:has-text('Range of')"),
+    Task("What is the longest wait, and its cause?", _SLOW,
+         ('.card:has-text("Longest wait of the host") a:text-is("timeline")',),
+         "#details h2:has-text('DataLoader')", "path-wait"),
+    Task("Which operator takes most time, and who calls it?", _JOB,
+         ('.card:has-text("Operator with most time") a:text-is("by call stack")',),
+         "td:has-text('aten::mm')", "path-operator"),
+    Task("Where are all calls of one module?", _JOB,
+         ('nav a:text-is("Operators")', '.tree tr:has-text("Embedding_0") td.go a'),
+         "#details h2:has-text('nn.Module: Embedding_0')"),
+    Task("Which rank is late in step 5?", _JOB, ('nav a:text-is("Communication")',),
+         f"{_LATE} tr:has(td:nth-child(2):has-text('5')):has(td:nth-child(3):has-text('0')) td:has-text('29 ms')",
+         "path-late-rank"),
+    Task("What determines the length of the slowest step?", _JOB, (_SLOWEST, "choose #marks critical path", "type n"),
+         "#details .mark dt:text-is('on path')", "path-critical"),
+    Task("How long is it from one all-reduce to the next?", _JOB,
+         ('nav a:text-is("Timeline")', "type /gloo:all_reduce", "type Enter", "type m", "type n", "type m"),
+         "#details dt:text-is('start to start')"),
+    Task("When is memory at its peak, and who holds it?", _JOB,
+         ('.card:has-text("Peak memory") a:text-is("who holds it")',), "th:has-text('at peak')", "path-memory"),
+    Task("What do two ranks or runs do differently in the same step?", _JOB,
+         ('nav a:text-is("Compare")', 'button:text-is("Compare")', 'a:has-text("aligned by step")'),
+         "#align option:checked:text-is('by step')"),
+)  # fmt: skip
 
 
 @contextmanager
@@ -77,18 +125,36 @@ def settle(page: Page) -> None:
     page.wait_for_timeout(500)
 
 
+def solve(page: Page, address: str, task: Task) -> None:
+    """Go the way of a task by hand, until its answer is there."""
+    page.goto(address)
+    settle(page)
+    for step in task.way:
+        verb, _, rest = step.partition(" ")
+        if verb == "choose":
+            name, _, label = rest.partition(" ")
+            page.select_option(name, label=label)
+            page.wait_for_selector("#hits:has-text('of')")
+            page.locator("#canvas").focus()
+        elif verb == "type":
+            page.keyboard.press(rest) if rest == "Enter" else page.keyboard.type(rest)
+        else:
+            page.locator(step).first.click()
+            page.wait_for_load_state()
+        settle(page)
+    page.locator(task.answer).first.wait_for(state="attached")
+    show = "answer => (answer.closest('section.panel') ?? document.body).scrollIntoView()"
+    page.locator(task.answer).first.evaluate(show)
+
+
 def walk(page: Page, out: Path, suffix: str) -> None:
     """Go each of the ways by hand, and take a picture of where it ends."""
     page.set_viewport_size({"width": 1120, "height": 600})
-    for name, (example, card, link) in PATHS.items():
-        with served([str(ROOT / "examples" / example)]) as address:
-            page.goto(address)
-            settle(page)
-            page.locator(".card", has_text=card).get_by_role("link", name=link, exact=True).click()
-            page.wait_for_url(lambda url, first=address: url.rstrip("/") != first)
-            settle(page)
-            page.screenshot(path=out / f"{name}{suffix}.png")
-            print(out / f"{name}{suffix}.png")
+    for task in (task for task in TASKS if task.picture):
+        with served([str(ROOT / "examples" / task.example)]) as address:
+            solve(page, address, task)
+            page.screenshot(path=out / f"{task.picture}{suffix}.png")
+            print(out / f"{task.picture}{suffix}.png")
 
 
 def main() -> None:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         WouldOverwrite,
     )
     from stepscope.core.report import Report
+    from stepscope.core.step import step
     from stepscope.core.trace import Results, Run, Trace
     from stepscope.timing import Bench
 
@@ -76,6 +77,7 @@ __all__ = [
     "schema_of",
     "show",
     "sql",
+    "step",
     "tables",
 ]
 
@@ -88,6 +90,7 @@ _HOMES = {
     ),
     **dict.fromkeys(("Trace", "Results", "Run"), "stepscope.core.trace"),
     "Report": "stepscope.core.report",
+    "step": "stepscope.core.step",
     "Bench": "stepscope.timing",
     "Comparison": "stepscope.comparison",
     **dict.fromkeys(

@@ -22,6 +22,7 @@ def test_the_traces_of_a_run_are_one_digest(examples, tmp_path) -> None:
     assert [each.key for each in series.heads] == [head.key]
 
 
+@pytest.mark.slow
 def test_recordings_on_both_sides_of_the_last_change_are_compared(loader, tmp_path) -> None:
     for name in ("normal0", "abnormal"):
         shutil.copytree(loader / name, tmp_path / name)

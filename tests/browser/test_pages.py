@@ -91,6 +91,22 @@ def test_tables_on_a_page_are_sorted_in_place(tab, demo):
     assert head.get_attribute("aria-sort") == "ascending"
 
 
+def test_modules_are_a_tree_that_opens_and_closes(tab, demo):
+    page = tab.open(demo + "/operators?t=0")
+    tree = page.locator("table.tree")
+    row = tree.locator("tbody tr:visible")
+    assert row.nth(1).locator("td.text").inner_text().split() == ["▾", "LanguageModel_0"]
+    before = row.count()
+    block = tree.get_by_role("button", name="What is inside Block_0")
+    assert block.get_attribute("aria-expanded") == "false"
+    block.click()
+    assert row.count() > before
+    tree.get_by_role("button", name="What is inside DistributedDataParallel_0").click()
+    assert row.count() == 1
+    tree.get_by_role("button", name="What is inside DistributedDataParallel_0").click()
+    assert row.count() > before
+
+
 def test_a_table_is_filtered_and_its_address_says_so(tab, demo):
     page = tab.open(demo + "/tables/operators")
     page.get_by_label("search").fill("addmm")

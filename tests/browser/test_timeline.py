@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, quote, urlsplit
 
 import pytest
 from served import serve
@@ -228,3 +228,47 @@ def test_steps_of_the_profiler_stand_in_one_row(timeline):
     threads = [track for group in layout["groups"] for track in group["tracks"] if track["spans"] > 1_000]
     assert threads
     assert all(track["lanes"] < 40 for track in threads)
+
+
+def test_marks_are_stepped_through_and_measured_between(timeline):
+    timeline.select_option("#marks", label="critical path")
+    timeline.wait_for_selector("#hits:has-text(' of ')")
+    whole = timeline.locator("#hits").inner_text()
+    assert timeline.locator("#details h2").first.inner_text() == "critical path"
+    timeline.locator("#canvas").focus()
+    timeline.keyboard.press("n")
+    timeline.wait_for_selector("#details .mark dl")
+    assert timeline.locator("#hits").inner_text() == f"1 of {whole}"
+    timeline.keyboard.press("m")
+    timeline.keyboard.press("n")
+    timeline.wait_for_selector("#hits:has-text('2 of')")
+    timeline.wait_for_selector("#details .mark dl")
+    timeline.keyboard.press("m")
+    timeline.wait_for_selector("#details h2:has-text('Range of')")
+    facts = timeline.locator("#details dl").first.inner_text()
+    assert all(name in facts for name in ("A\n", "B\n", "start to start", "end to start"))
+    assert parameters(timeline)["marks"].startswith("table=critical-path")
+    timeline.keyboard.press("Escape")
+    assert "range" not in parameters(timeline)
+
+
+def test_findings_and_collectives_are_marked_on_each_rank(tab, demo):
+    page = tab.open(demo + "/timeline?marks=" + quote("table=collectives&o.by=call"))
+    page.wait_for_selector("#details h2:has-text('collectives')")
+    assert page.locator("#marks option:checked").inner_text() == "collectives"
+    ranks = page.locator("#details td:first-child").all_inner_texts()
+    assert set(ranks) == {"0", "1"}
+    page.select_option("#marks", label="findings")
+    page.wait_for_selector("#details h2:has-text('findings')")
+    page.locator("#details td button").first.click()
+    page.wait_for_selector("#details .mark dt:has-text('finding')")
+
+
+def test_traces_are_aligned_at_the_step_that_one_chooses(tab, demo):
+    page = tab.open(demo + "/timeline?align=step&step=6")
+    layouts = [page.evaluate(f"fetch('/api/trace/{i}/layout').then(answer => answer.json())") for i in (0, 1)]
+    starts = [next(start for step, start, _ in layout["steps"] if step == 6) for layout in layouts]
+    bounds = page.evaluate(
+        "import('/static/layout.js').then(m => m.offsetsOf(" + json.dumps(layouts) + ", 'step', '6'))"
+    )
+    assert bounds[1] == starts[0] - starts[1]

@@ -121,6 +121,7 @@ def test_no_format_of_a_report_writes_what_a_terminal_obeys(form, hostile, capsy
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_no_format_of_any_table_holds_what_a_terminal_obeys(hostile):
     run, asked = verbs.load_run(hostile), []
     for name, kind in tables.names():

@@ -89,6 +89,7 @@ def verdict(base, other):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("n", "noise", "correlation"), [(30, 0.01, 0.0), (30, 0.05, 0.5), (25, 0.1, 0.0), (60, 0.03, 0.8), (12, 0.02, 0.3)]
 )

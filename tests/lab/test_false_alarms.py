@@ -7,6 +7,7 @@ import pytest
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_row_for_each_size_of_job(monkeypatch, capsys):
     words = ["false_alarms.py", "--seeds", "2", "--ranks", "8,1024", "--seeds-of-1024", "1"]
     monkeypatch.setattr(sys, "argv", words)

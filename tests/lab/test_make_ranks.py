@@ -30,6 +30,7 @@ def test_the_files_say_what_the_tables_say(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("option", "cause"),
     [(("--compute", "5:1000"), "compute"), (("--data", "5:9000"), "data loading"), (("--clock", "5:0.2"), "clock"),

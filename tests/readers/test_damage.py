@@ -68,6 +68,7 @@ def sound(trace):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "document",
     [DOCUMENT, TAIL, DOCUMENT[DOCUMENT.index(b"[") : -1], packed(EVENTS, a=1)],

@@ -136,7 +136,7 @@ def trace_of(*known: bool, devices=H100, name="gemm", ops=True):
 
 def glance(trace):
     work = device_work(trace.spans, trace.tracks, needed_by="test")
-    return mfu_at_a_glance(trace, work)
+    return mfu_at_a_glance(trace, work, scope_of(trace))
 
 
 def test_the_report_tells_the_ratio_of_the_analysis():

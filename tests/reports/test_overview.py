@@ -15,7 +15,6 @@ import stepscope
 from stepscope import store
 from stepscope.core import files
 from stepscope.core.errors import CorruptInput, StepscopeError
-from stepscope.core.remedies import Recording
 from stepscope.core.trace import Meta, Run, Trace
 from stepscope.reports import overview as overview_home
 from stepscope.reports._summary import Scope, Summary
@@ -237,7 +236,7 @@ def scope_of(*lengths: int) -> Scope:
 def test_a_step_far_slower_than_the_median_costs_what_it_took_more() -> None:
     scope = scope_of(100, 100, 300, 100, 140)
     parts = {"computation": np.array([80, 80, 90, 80, 80]), "idle": np.array([20, 20, 210, 20, 60])}
-    (cost,) = outlier_costs(parts, scope, Recording())
+    (cost,) = outlier_costs(parts, scope)
     assert (cost.kind, cost.ns) == ("outlier", 240)
     assert cost.title == "Step 12 took 300 ns, 3.0 × the median"
     assert cost.details == (
@@ -246,14 +245,14 @@ def test_a_step_far_slower_than_the_median_costs_what_it_took_more() -> None:
 
 
 def test_the_first_step_may_be_warm_up() -> None:
-    (cost,) = outlier_costs({"idle": np.array([200, 0, 0, 0])}, scope_of(300, 100, 100, 100), Recording())
+    (cost,) = outlier_costs({"idle": np.array([200, 0, 0, 0])}, scope_of(300, 100, 100, 100))
     assert "warm-up" in cost.details[0]
 
 
 def test_even_or_few_steps_cost_nothing() -> None:
-    assert outlier_costs({"idle": np.zeros(4)}, scope_of(100, 110, 90, 100), Recording()) == []
-    assert outlier_costs({"idle": np.zeros(3)}, scope_of(100, 900, 100), Recording()) == []
-    assert outlier_costs({"idle": np.zeros(4)}, scope_of(0, 0, 0, 0), Recording()) == []
+    assert outlier_costs({"idle": np.zeros(4)}, scope_of(100, 110, 90, 100)) == []
+    assert outlier_costs({"idle": np.zeros(3)}, scope_of(100, 900, 100)) == []
+    assert outlier_costs({"idle": np.zeros(4)}, scope_of(0, 0, 0, 0)) == []
 
 
 @pytest.fixture

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import numpy as np
+import polars as pl
 import pytest
 
-from stepscope.core.trace import Meta
-from stepscope.reports._summary import Scope, Summary, scope_of
+from stepscope.core.schema import STEP_TIMES
+from stepscope.core.trace import Meta, Trace
+from stepscope.reports._summary import Scope, Summary, of_whole_run, scope_of
 
 
 def test_with_steps_the_scope_is_their_windows(rows) -> None:
@@ -58,3 +60,29 @@ def test_amounts_are_for_a_step_and_device_unless_there_is_less_than_one(n_steps
 def test_a_summary_is_called_by_its_rank_or_else_its_file() -> None:
     assert Summary(Meta("run/x.json", "kineto", rank=3), 0).label == "rank 3"
     assert Summary(Meta("run/x.json", "kineto"), 0, name="x").label == "x"
+
+
+def whole_run(added_ms) -> str:
+    dur = ((20.0 + np.asarray(added_ms)) * 1_000_000).astype(np.int64)
+    frame = pl.DataFrame({"ts_ns": np.cumsum(dur) - dur, "dur_ns": dur}).with_columns(
+        pid=pl.lit(1), n_steps=pl.lit(1), source=pl.lit("optimizer steps"), is_profiled=pl.lit(value=False)
+    )
+    return of_whole_run(Trace(Meta("x", "kineto"), {"step_times": STEP_TIMES.conform(frame)}))
+
+
+@pytest.mark.parametrize(
+    ("added_ms", "text"),
+    [
+        (np.zeros(400), "380 steps of the whole run: 20 ms on average, 20 ms typically"),
+        (np.where(np.arange(400) % 20 == 0, 80.0, 0), "; every 20 steps one takes 80 ms more"),
+        (np.linspace(0, 16, 400), "; they grow by 11.4 ms from the first quarter to the last"),
+    ],
+    ids=["even", "periodic", "growing"],
+)
+def test_steps_of_the_whole_run_are_summed_up(added_ms, text) -> None:
+    assert whole_run(added_ms).endswith(text)
+
+
+def test_few_steps_or_none_say_nothing() -> None:
+    assert whole_run(np.zeros(30)) == ""
+    assert of_whole_run(Trace(Meta("x", "kineto"), {})) == ""

@@ -29,7 +29,7 @@ def split_case(run: Run) -> tuple[Run, Run] | None:
 
     Raises StepscopeError if the files belong to several cases.
     """
-    from stepscope.comparison.cases import split
+    from stepscope.core.cases import split
 
     halves = split(run.paths)
     return None if halves is None else (Run(tuple(halves[0]), run.open_trace), Run(tuple(halves[1]), run.open_trace))
@@ -37,7 +37,7 @@ def split_case(run: Run) -> tuple[Run, Run] | None:
 
 def case_of_results(run: Run) -> tuple[Run, Run] | None:
     """The normal and the abnormal run if the files are results of LatencyPrism that form one case; None if not."""
-    from stepscope.comparison.cases import is_of_results
+    from stepscope.core.cases import is_of_results
 
     if not all(map(is_of_results, run.paths)):
         return None

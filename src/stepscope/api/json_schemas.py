@@ -90,6 +90,7 @@ class _Comparison(TypedDict):
     verdict: str
     reason: str
     step_time: dict[str, Any] | None
+    whole_run: dict[str, Any] | None
     kinds: list[Any]
     parts: list[Any]
     causes: list[Cause]

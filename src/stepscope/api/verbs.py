@@ -115,10 +115,12 @@ def report(
     made = overview(opened, each=each)
     if isinstance(opened, Run) and len(opened) > 1:
         from stepscope.api import comparing  # the report of one file needs nothing of comparison
-        from stepscope.reports.comparison import with_verdict
 
         halves = comparing.case_of_results(opened)
-        made = made if halves is None else with_verdict(made, comparing.compare_two_runs(*halves))
+        if halves is not None:
+            from stepscope.reports.comparison import with_verdict
+
+            made = with_verdict(made, comparing.compare_two_runs(*halves))
     return display.with_display(replace(made, arguments=_named(opened)))
 
 

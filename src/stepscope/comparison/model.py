@@ -25,13 +25,16 @@ if TYPE_CHECKING:
 Verdict = Literal["different", "no_difference", "inconclusive"]
 #: Device of the observed process' own counters, because its process id changes from run to run.
 PROCESS = "process"
+#: What marks the cycles where nothing repeats: windows of time.
+WINDOWS = "windows of time"
 #: Prefix of a device that is another process, which had the core while this one waited for it.
 BLOCKER = "behind "
 #: The names of all causes.
 CATEGORIES = (
     "cpu_contention", "cpu_frequency", "gpu_frequency", "interconnect_nvlink", "interconnect_pcie", "network",
     "disk_io", "data_loading", "host_overhead", "slow_operator", "slow_kernel", "python_gc", "gil_contention",
-    "memory_growth", "memory_pressure", "straggler_rank", "workload_change", "none",
+    "memory_growth", "memory_pressure", "straggler_rank", "workload_change",
+    "periodic_work", "slow_tail", "growing_steps", "none",
 )  # fmt: skip
 #: Operators that multiply matrices: a linear layer may be addmm, or mm and add.
 MATRIX_PRODUCTS = r"^aten::(?:_?mm|addmm|_addmm_activation|bmm|baddbmm|matmul|linear|mv|addmv|dot|einsum)$"
@@ -165,6 +168,30 @@ KINDS = Table(
     ),
 )
 
+TIMED_STEPS = Table(
+    "timed_steps",
+    "the steps of one process that no profiler made slower, without those at the start of the run",
+    (
+        Column("step", pl.Int64(), "its number in the run, from 0; of several in a row, that of the first", key=True),
+        Column("ts_ns", pl.Int64(), "start of the first, from the trace's origin", "ns"),
+        Column("dur_ns", pl.Float64(), "duration, of each", "ns"),
+        Column("n_steps", pl.Int64(), "how many steps the row stands for"),
+    ),
+)
+
+RUN_RESOURCES = Table(
+    "run_resources",
+    "resources during the steps of the whole run: the mean in each stretch of it",
+    (
+        Column("stretch", pl.Int64(), "its number, in order of time", key=True),
+        Column("device", Name, "host, process, gpu0 …", key=True),
+        Column("metric", Name, "what was measured", key=True),
+        Column("unit", Name, "its unit"),
+        Column("mu", pl.Float64(), "mean over the stretch"),
+        Column("step_ns", pl.Float64(), "mean step of the stretch", "ns"),
+    ),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Observation:
@@ -172,7 +199,8 @@ class Observation:
 
     `anchor` names what marks the cycles: an annotation, a function, a kernel or a period. `remarks` say what was
     guessed, left out or is missing. `setup` has the machine, versions and options of the recording. `python_functions`
-    has each Python function's share of the main thread's time, if stacks were recorded.
+    has each Python function's share of the main thread's time, if stacks were recorded. `steps` are those of the whole
+    run, if they were timed, and `run_resources` the resources meanwhile.
     """
 
     label: str
@@ -189,6 +217,8 @@ class Observation:
     remarks: tuple[str, ...] = ()
     python_functions: pl.DataFrame | None = None
     setup: pl.DataFrame = field(default_factory=SETUP.empty)
+    steps: pl.DataFrame = field(default_factory=TIMED_STEPS.empty)
+    run_resources: pl.DataFrame = field(default_factory=RUN_RESOURCES.empty)
 
     @property
     def rank(self) -> int | None:
@@ -331,6 +361,9 @@ class Comparison:
         memory: of memory snapshots, one row per stack with what it holds at both peaks (bytes), largest change first.
         batches: of engines that serve a model, how long batches of equal work take: a row per kind, then per kind and
             size. None if a run has no batches.
+        whole_run: as `step_time`, of the steps of the whole run, which were timed besides the profile; None without
+            them. It decides where it is known, since it rests on many more steps. The parts, effects and causes are
+            those of the profiled steps.
         typical_step: as `step_time`, without the longest and shortest tenth of the cycles; None if there are under ten.
     """
 
@@ -348,6 +381,7 @@ class Comparison:
     kinds: pl.DataFrame = field(default_factory=KINDS.empty)
     step_verdict: Verdict = "inconclusive"
     typical_step: Effect | None = None
+    whole_run: Effect | None = None
     memory: pl.DataFrame = field(default_factory=MEMORY_GROWTH.empty)
     batches: pl.DataFrame | None = None
     to_text: Callable[[Comparison], str] | None = field(default=None, repr=False, compare=False)
@@ -356,9 +390,23 @@ class Comparison:
 
     @property
     def proof(self) -> Effect | None:
-        """The change of the step time that is proven: of the mean, else of the typical step; None if neither is."""
-        effects = (self.step_time, self.typical_step)
+        """The change of the step time that is proven: of the mean, else of the typical step; None if neither is.
+
+        Where steps of the whole run are known, theirs is the mean.
+        """
+        effects = (self.whole_run or self.step_time, self.typical_step)
         return next((effect for effect in effects if effect is not None and effect.is_different), None)
+
+    @property
+    def added_ns(self) -> float:
+        """How much longer a profiled step takes in the other run, which causes explain. Units: ns.
+
+        Where the whole run was timed, the step of the base changes as much as those of the whole run do.
+        """
+        if self.step_time is None:
+            return 0.0
+        whole = self.whole_run
+        return self.step_time.delta if whole is None else self.step_time.base * ((whole.ratio or 1.0) - 1.0)
 
     def __str__(self) -> str:
         return f"{self.verdict}: {self.reason}" if self.to_text is None else self.to_text(self).rstrip("\n")

@@ -22,6 +22,7 @@ from stepscope.analyses.cycles.cycles import Cycles, find_cycles, host_bounds
 from stepscope.analyses.cycles.functions import functions_of, own_of
 from stepscope.analyses.program.python_stacks import python_stacks
 from stepscope.analyses.steps.step_breakdown import divided
+from stepscope.comparison._observe_counters import observe_counters
 from stepscope.comparison._observe_results import observe_results
 from stepscope.comparison._resources import (
     by_cycle,
@@ -51,6 +52,7 @@ from stepscope.comparison.model import (
     WORKLOAD,
     Observation,
 )  # fmt: skip
+from stepscope.comparison.whole_run import run_resources, timed_steps
 from stepscope.core.errors import MissingTable, StepscopeError
 from stepscope.core.names import is_sync_call, map_names
 from stepscope.core.schema import DEVICE_WORK
@@ -73,13 +75,16 @@ def observe(trace: Trace, *, anchor: str = "auto") -> tuple[Observation, ...]:
 
     `anchor` names the function, range or kernel whose calls mark the cycles, so that both runs get the same kind of
     cycle. If it marks none here, the best anchor of this recording is used and the remarks say so. Results of other
-    programs (`Results`) bring their own cycles.
+    programs (`Results`) bring their own cycles. Counters alone have those of the steps that were timed, else windows of
+    time.
 
     The observations hold no reference to the trace. Raises MissingTable (no events, no clock, no cycles in the
     results), StepscopeError (nothing repeats, so there are no cycles).
     """
     if isinstance(trace, Results) and trace.spans.is_empty():
         return observe_results(trace)
+    if trace.spans.is_empty() and not trace.counters.is_empty():
+        return observe_counters(trace)
     trace.require("spans", needed_by="compare")
     trace.require_clock(needed_by="compare")
     processes = of_each(trace.tables, lambda tables: _cycles(replace(trace, tables=tables), anchor))
@@ -116,6 +121,7 @@ def _observation(trace: Trace, pid: int | None, pids: list[int], chosen: Cycles,
     whole = replaced(
         pl.concat([by_cycle(counters, cycles), by_cycle(allocated, cycles)]), scheduled(trace, pid, cycles)
     )
+    steps = timed_steps(trace, pid)
     inside = counters.filter(pl.col("ts_ns").is_between(low, high))
     return Observation(
         label=f"pid {pid}" if len(pids) > 1 else "",
@@ -132,6 +138,8 @@ def _observation(trace: Trace, pid: int | None, pids: list[int], chosen: Cycles,
         remarks=(*remarks, *cycle_remarks(cycles), *counter_remarks(trace.counters, inside, cycles, trace.issues)),
         python_functions=python_functions(trace, pid, low),
         setup=setup_of(trace),
+        steps=steps,
+        run_resources=run_resources(trace, pid, pids, steps),
     )
 
 

@@ -251,13 +251,20 @@ def exceeding(base: Floats, other: Floats, margin: float) -> tuple[float, float]
     A cycle is an outlier if it is longer than all but the longest of the base by `margin` (in their unit). The p-value
     is that of Fisher's exact test, one-sided. It detects what happens every few cycles, which a mean hides.
     """
-    from scipy.special import gammaln
-
     if base.size < 4 or other.size < 4:
         return 0.0, 1.0
     limit = np.sort(base)[-2] + margin
     a, b = int((other > limit).sum()), int((base > limit).sum())
-    n_other, n_base = other.size, base.size
+    return a / other.size - b / base.size, more_often(a, other.size, b, base.size)
+
+
+def more_often(a: int, n_other: int, b: int, n_base: int) -> float:
+    """The chance that at least `a` of the a + b cycles that stand out are in the other run, if both are alike.
+
+    Source: Fisher's exact test, one-sided.
+    """
+    from scipy.special import gammaln
+
     hits = np.arange(a, min(a + b, n_other) + 1)
 
     def choose(n: int, k: NDArray[Any]) -> Floats:
@@ -268,4 +275,4 @@ def exceeding(base: Floats, other: Floats, margin: float) -> tuple[float, float]
     rest_fits = (rest >= 0) & (rest <= n_base)
     logs = choose(n_other, hits[rest_fits]) + choose(n_base, rest[rest_fits])
     chance = np.exp(logs - choose(n_other + n_base, np.array([a + b]))[0]).sum()
-    return a / n_other - b / n_base, float(min(chance, 1.0))
+    return float(min(chance, 1.0))

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepscope.comparison.diagnosis import OF_TIMES, Case, diagnose, views
-from stepscope.comparison.effects import CONFIDENCE, effects, part_deltas
+from stepscope.comparison.effects import CONFIDENCE, DELTAS, effects, part_deltas
 from stepscope.comparison.kinds import kind_differences, other_hardware
 from stepscope.comparison.matching import align, matched
-from stepscope.comparison.model import Comparison, Effect
+from stepscope.comparison.model import WINDOWS, Comparison, Effect
 from stepscope.comparison.statistics import PRIOR_REACH, differences, exceeding, moments_of, permutation_p
+from stepscope.comparison.whole_run import n_steps, run_steps, tails_of, without_growth
 from stepscope.core.errors import StepscopeError
 
 if TYPE_CHECKING:
@@ -50,19 +51,30 @@ def compare_runs(base: Sequence[Sequence[Observation]], other: Sequence[Sequence
         raise StepscopeError(f"nothing to compare: {reason}", "name recordings of the same program and ranks")
     pairs = tuple(_aligned(pair) for pair in pairs)
     left, right = step_times(pairs, side="base"), step_times(pairs, side="other")
+    if any(run.anchor == WINDOWS for pair in pairs for run in (*pair.base, *pair.other)):
+        left, right = [], []  # windows of time say nothing about how long anything takes
     step, typical = step_effect(left, right), typical_effect(left, right)
+    whole_left, whole_right = (run_steps(pairs, side=side) for side in ("base", "other"))
+    whole_left, whole_right = without_growth(whole_left), without_growth(whole_right)
+    whole = step_effect(whole_left, whole_right) if whole_left and whole_right else None
     stalled = stalls(left, right) if step is not None else None
+    if whole is not None:
+        whole = replace(whole, n_base=n_steps(pairs, side="base"), n_other=n_steps(pairs, side="other"))
+        typical = typical_effect(whole_left, whole_right)
+        both = tails_of(pairs[0])
+        stalled = None if both is None else Stalls(both.share, both.p_value)
     same = len(left) == len(right) and all(
         a.size > 1 and np.array_equal(a, b) for a, b in zip(left, right, strict=True)
     )
-    step_verdict, _ = judge(step, None, has_cause=False, typical=typical, same=same)
+    judged = whole or step
+    step_verdict, _ = judge(judged, None, has_cause=False, typical=typical, same=same)
     changes = effects(pairs)
-    case = Case(pairs, changes, step, step_verdict)
+    case = Case(pairs, changes, judged, step_verdict, whole=whole)
     all_views = views(case)
     kinds = kind_differences(pairs, all_views)
     diagnosis = diagnose(replace(case, machines=other_hardware(kinds)), all_views)
     has_cause = any(cause.category not in OF_TIMES for cause in diagnosis.causes)
-    verdict, reason = judge(step, stalled, has_cause=has_cause, typical=typical, same=same)
+    verdict, reason = judge(judged, stalled, has_cause=has_cause, typical=typical, same=same)
     of_base = dict.fromkeys(remark for pair in pairs for run in pair.base for remark in run.remarks)
     of_other = dict.fromkeys(remark for pair in pairs for run in pair.other for remark in run.remarks)
     of_runs = [remark if remark in of_other else f"in the base, {remark}" for remark in of_base]
@@ -74,8 +86,9 @@ def compare_runs(base: Sequence[Sequence[Observation]], other: Sequence[Sequence
         step_verdict=step_verdict,
         step_time=step,
         typical_step=typical,
+        whole_run=whole,
         pairs=pairs,
-        parts=part_deltas(pairs),
+        parts=part_deltas(pairs) if left else DELTAS.empty(),
         effects=changes,
         causes=diagnosis.causes,
         ruled_out=diagnosis.ruled_out,

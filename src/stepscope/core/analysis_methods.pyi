@@ -66,7 +66,7 @@ class AnalysisMethods:
     def kernels(
         self,
         *,
-        by: Literal['name', 'type', 'op', 'launch', 'stream'] = 'name',
+        by: Literal['name', 'type', 'op', 'module', 'launch', 'stream'] = 'name',
         include: Literal['kernel', 'device'] = 'kernel',
         linked_only: bool = False,
         communication: str = 'any',
@@ -296,7 +296,7 @@ class AnalysisMethods:
     def collectives(
         self,
         *,
-        by: Literal['exchange', 'rank', 'group', 'call'] = 'exchange',
+        by: Literal['exchange', 'rank', 'step', 'group', 'call'] = 'exchange',
     ) -> pl.DataFrame:
         """Collectives matched across ranks: size, bandwidth, transfer, waits, who arrived last, what does not match."""
     def message_sizes(self) -> pl.DataFrame:

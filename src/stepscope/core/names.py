@@ -12,14 +12,19 @@ import re
 from functools import lru_cache
 from itertools import groupby
 from operator import itemgetter
+from typing import TYPE_CHECKING
 
 from stepscope.core.collectives import INDUCTOR_KERNEL, communication_mark, is_communication
 from stepscope.core.short_names import demangled, shorten, shorten_column, without_parameters
 from stepscope.core.table import map_names
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 __all__ = [
-    "KERNEL_CLASSES", "demangled", "is_dataloader", "is_graph_launch", "is_launch_call", "is_own_code",
-    "is_sync_call", "is_tensor_core", "is_tensor_core_eligible", "kernel_class", "kernel_rule", "map_names", "shorten",
+    "FUSIBLE", "KERNEL_CLASSES", "demangled", "is_dataloader", "is_graph_launch", "is_launch_call", "is_own_code",
+    "is_sync_call", "is_tensor_core", "is_tensor_core_eligible", "kernel_class", "kernel_rule", "map_names",
+    "mentioned_name", "shorten",
     "shorten_column", "step_number", "transfer_kind", "without_number",
 ]  # fmt: skip
 
@@ -28,6 +33,10 @@ __all__ = [
 KERNEL_CLASSES = (
     "gemm", "convolution", "attention", "norm", "softmax", "elementwise", "reduction", "copy", "collective",
     "embedding", "sort", "random", "optimizer", "rope", "quantization", "moe", "memory", "other",
+)  # fmt: skip
+#: Classes of memory-bound kernels that compilers fuse.
+FUSIBLE = (
+    "elementwise", "norm", "softmax", "reduction", "copy", "embedding", "random", "rope", "quantization", "optimizer",
 )  # fmt: skip
 
 _CACHED = 1 << 16
@@ -294,6 +303,8 @@ def is_dataloader(name: str) -> bool:
     return _DATALOADER.search(name) is not None
 
 
+#: Shorter names occur in any sentence.
+_LEAST_MENTIONED = 4
 _ITERATION = re.compile(r"Iteration (\d+)")
 
 
@@ -323,6 +334,16 @@ _LIBRARY = re.compile(
     r"|^## Call CompiledFxGraph|site-packages|dist-packages"
     r"|^(?:threading|contextlib|functools|runpy|queue|_collections_abc|abc|enum|copy|typing|inspect|dataclasses)\.py"
 )
+
+
+def mentioned_name(texts: Iterable[str], names: Iterable[str]) -> str | None:
+    """The longest of the names that the first of the texts to mention one mentions; None if none does.
+
+    >>> mentioned_name(("Operator aten::mm_out",), ("aten::mm", "aten::mm_out", "mm"))
+    'aten::mm_out'
+    """
+    longest_first = sorted((name for name in names if len(name) >= _LEAST_MENTIONED), key=len, reverse=True)
+    return next((name for text in texts for name in longest_first if name in text), None)
 
 
 @lru_cache(_CACHED)

@@ -294,13 +294,7 @@ STACK_SAMPLES = Table(
     "stack_samples",
     "a Python stack of a thread, sampled from outside: from the first sample that shows it to the next that differs",
     (
-        Column(
-            "ts_ns",
-            pl.Int64(),
-            "time of its first sample, from the trace's origin (on_gil: start of some seconds)",
-            "ns",
-            key=True,
-        ),
+        Column("ts_ns", pl.Int64(), "first sample, from the trace's origin (on_gil: some seconds)", "ns", key=True),
         Column("dur_ns", pl.Int64(), "time until another stack was sampled (on_gil: from the number of samples)", "ns"),
         Column("pid", pl.Int64(), "process", key=True),
         Column("tid", pl.Int64(), "thread, as the system numbers it", key=True),
@@ -329,6 +323,20 @@ STEPS = Table(
         Column("source", pl.Enum(("annotation", "detected")), "where the step's bounds come from"),
     ),
     never_null=("step", "ts_ns", "dur_ns", "source"),
+)
+STEP_TIMES = Table(
+    "step_times",
+    "when steps of a process ended over its whole run, profiled or not, as `stepscope record` noted it",
+    (
+        Column("pid", pl.Int64(), "process", key=True),
+        Column("rank", pl.Int32(), "its rank, if its launcher named one"),
+        Column("ts_ns", pl.Int64(), "start of the step, from the trace's origin", "ns", key=True),
+        Column("dur_ns", pl.Int64(), "duration, of all steps of the row together", "ns"),
+        Column("n_steps", pl.Int32(), "how many steps: short ones of a long run share a row"),
+        Column("source", pl.Enum(("module calls", "optimizer steps", "named ranges")), "what marks the steps"),
+        Column("is_profiled", pl.Boolean(), "a profiler started, ran or wrote, which makes steps longer"),
+    ),
+    never_null=("pid", "ts_ns", "dur_ns", "n_steps", "source", "is_profiled"),
 )
 STEP_COSTS = Table(
     "step_costs",
@@ -482,7 +490,7 @@ TABLES: Mapping[str, Table] = {
     for t in (
         DEVICES, TRACKS, SPANS, OPS, FRAMES, KERNELS, TRANSFERS, COLLECTIVES, HLO_OPS, KERNEL_METRICS,
         CAPTURED_LAUNCHES, SCHED, ALLOCATIONS, RESERVATIONS, COUNTERS, STACKS, STACK_SAMPLES, ARROWS, STEPS,
-        STEP_COSTS, COLLECTIVE_RECORDS, GROUP_STATUS, PROCESSES, MEMORY_EVENTS, MEMORY_SEGMENTS, MEMORY_BLOCKS,
-        REQUESTS, HISTOGRAMS, ISSUES,
+        STEP_TIMES, STEP_COSTS, COLLECTIVE_RECORDS, GROUP_STATUS, PROCESSES, MEMORY_EVENTS, MEMORY_SEGMENTS,
+        MEMORY_BLOCKS, REQUESTS, HISTOGRAMS, ISSUES,
     )
 }  # fmt: skip

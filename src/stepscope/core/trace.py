@@ -300,6 +300,11 @@ class Trace:
         return self.table("stacks")
 
     @property
+    def step_times(self) -> pl.DataFrame:
+        """How long the steps of the whole run took, profiled or not."""
+        return self.table("step_times")
+
+    @property
     def stack_samples(self) -> pl.DataFrame:
         """Samples of the threads' Python stacks, taken from outside the process."""
         return self.table("stack_samples")

@@ -149,12 +149,14 @@ def _opened(
     from stepscope.readers.recorded.counters import FORMAT, attach, with_recording
     from stepscope.readers.recorded.sched import with_sched
     from stepscope.readers.recorded.stack_samples import with_stacks
+    from stepscope.readers.recorded.step_times import with_step_times
 
     whole = with_stacks(with_sched(trace, file), file)
     if side.counters is not None or trace.meta.format != FORMAT:  # else it is the side file itself
         counters = side.counters or side_file(file, COUNTER_FILES)
         whole = whole if counters is None else attach(whole, counters, required=side.counters is not None)
         whole = with_recording(whole, file)
+    whole = with_step_times(whole, file)
     return without_impossible(whole, before=trace)
 
 
@@ -187,7 +189,12 @@ def side_files(path: str) -> list[str]:
     known = [file for names in (COUNTER_FILES, REQUEST_FILES) if (file := side_file(path, names)) is not None]
     folder = files.split(path)[0]
     of_recorder = [] if files.is_url(path) else [files.joined(folder, name) for name in _OF_RECORDER]
-    return [*known, *filter(files.exists, of_recorder), *capture_files(path)]
+    written = list(filter(files.exists, of_recorder))
+    if written:
+        from stepscope.readers.recorded.step_times import step_time_files
+
+        written += step_time_files(path)
+    return [*known, *written, *capture_files(path)]
 
 
 def _trace(source: Source, *, keep: bool) -> Trace:

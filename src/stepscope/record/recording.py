@@ -39,7 +39,7 @@ _ENDINGS = "|".join(re.escape(end) for end in profiles.ENDINGS)
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: What --force may remove: what an earlier recording wrote, and nothing else.
 _OURS = re.compile(
-    rf"(meta\.json|processes\.json|(nccl|comm_lib)_trace_rank_\d+|counters\.csv\.gz|sched\.ring|stacks\.tsv\.gz|(rank|pid)\d+.*({_ENDINGS}|{profiles.SNAPSHOTS}))"
+    rf"(meta\.json|processes\.json|(nccl|comm_lib)_trace_rank_\d+|counters\.csv\.gz|sched\.ring|stacks\.tsv\.gz|pid\d+(\.loop)?\.steps|(rank|pid)\d+.*({_ENDINGS}|{profiles.SNAPSHOTS}))"
 )
 
 

@@ -26,7 +26,7 @@ from stepscope.core import step_parts
 from stepscope.core.collectives import UNNAMED, label_of
 from stepscope.core.intervals import covered
 from stepscope.core.names import is_tensor_core, kernel_class, map_names, shorten
-from stepscope.core.remedies import recording_of, remedy
+from stepscope.core.remedies import remedy
 from stepscope.core.report import Note
 from stepscope.core.trace import extent_ns
 from stepscope.core.units import duration, percent, rate, shares, size, sum_of
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from stepscope.core.remedies import Recording
     from stepscope.core.trace import Trace
     from stepscope.reports._summary import Scope
 
@@ -154,16 +155,18 @@ def _computation(work: pl.DataFrame, trace: Trace, scope: Scope, computation_ns:
     if not summed:
         return []
     names = work.group_by("name").agg(pl.len().alias("n"), pl.col("dur_ns").sum())
-    names = names.with_columns(group=map_names(names["name"], _group_of, pl.String())).sort("dur_ns", descending=True)
+    names = names.with_columns(group=map_names(names["name"], _group_of, pl.String())).sort(
+        "dur_ns", "name", descending=[True, False]
+    )
     groups = names.group_by("group", maintain_order=True).agg(pl.col("n").sum(), pl.col("dur_ns").sum())
     costs = []
     timed = groups.filter(pl.col("dur_ns") > 0)  # damaged times may leave kernels without any
-    for group, n, ns in timed.sort("dur_ns", descending=True).head(4).iter_rows():
+    for group, n, ns in timed.sort("dur_ns", "group", descending=[True, False]).head(4).iter_rows():
         cost_ns = computation_ns * ns / summed
         mine = names.filter(pl.col("group") == group)
         its = work.filter(work["name"].is_in(mine["name"].implode()))
         ops = pl.DataFrame({"op": of_spans(trace.spans, its["op_id"], "name"), "ns": its["dur_ns"]}).drop_nulls()
-        tops = ops.group_by("op").agg(pl.col("ns").sum()).sort("ns", descending=True).head(3)
+        tops = ops.group_by("op").agg(pl.col("ns").sum()).sort("ns", "op", descending=[True, False]).head(3)
         operators = shares([(str(op), op_ns / ns) for op, op_ns in tops.iter_rows()], at_least=0.1)
         largest, _, largest_ns, _ = mine.row(0)
         detail = scope.amount(n, "kernel", ns=ns) + (_SHARED if cost_ns * scope.n_devices < _UNSHARED * ns else "")
@@ -176,7 +179,7 @@ def _computation(work: pl.DataFrame, trace: Trace, scope: Scope, computation_ns:
             )
         title = f"{_TITLES[group]}: {operators}" if operators else _TITLES[group]
         command = "show operators" if operators else "show kernels"
-        advice = _advice(group, mine, n, ns, trace)
+        advice = _advice(group, mine, n, ns, trace.devices, scope.about)
         costs.append(Cost(f"compute {group}", title, cost_ns, (detail, *advice), command))
     return costs
 
@@ -191,16 +194,17 @@ def group_of(kernel_class: str) -> str:
     return group if group in _TITLES else "other"
 
 
-def _advice(group: str, names: pl.DataFrame, n: int, ns: int, trace: Trace) -> tuple[str, ...]:
+def _advice(
+    group: str, names: pl.DataFrame, n: int, ns: int, devices: pl.DataFrame, about: Recording
+) -> tuple[str, ...]:
     """Advice on making this computation cheaper, if names and numbers suggest any."""
-    about = recording_of(trace.meta, trace.spans, trace.devices)
     if group in ("gemm", "convolution"):
         plain = names.filter(
             map_names(names["name"], lambda k: bool(_PLAIN_FP32.search(k)) and not is_tensor_core(k), pl.Boolean())
         )
         ratio = sum_of(plain["dur_ns"]) / ns
         if ratio > 0.3:
-            capability = trace.devices["compute_capability"].drop_nulls().str.extract(r"^(\d+)\.").cast(pl.Int32).min()
+            capability = devices["compute_capability"].drop_nulls().str.extract(r"^(\d+)\.").cast(pl.Int32).min()
             topic = "float32" if isinstance(capability, int) and capability >= 8 else "float32_old"
             if capability is None:  # kernels for Ampere and later run on nothing older
                 newer = names["name"].cast(pl.String).str.contains(_SINCE_AMPERE).any()
@@ -224,7 +228,7 @@ def _communication(work: pl.DataFrame, trace: Trace, scope: Scope, exposed_ns: i
     what = map_names(named_calls(callers, trace.spans, trace.collectives)["collective"], label_of, pl.String())
     calls = calls.with_columns(what=what, exposed=pl.col("dur_ns") - hidden)
     by_kind = calls.group_by("what").agg(pl.len().alias("n"), pl.col("dur_ns", "exposed").sum())
-    by_kind = by_kind.sort("exposed", descending=True)
+    by_kind = by_kind.sort("exposed", "what", descending=[True, False])
     summed = by_kind["exposed"].sum()
     by_share = [(what, exposed / summed) for what, _, _, exposed in by_kind.iter_rows()] if summed else []
     lead = shares([part for part in by_share if part[0] != UNNAMED], at_least=0.1)
@@ -256,14 +260,14 @@ def _copies(work: pl.DataFrame, trace: Trace, scope: Scope, exposed_ns: int) -> 
         pl.col("exposed").sum(),
         pageable=pl.col("exposed").filter(pageable).sum(),
     )
-    kind, exposed, from_pageable = kinds.sort("exposed", descending=True).row(0)
+    kind, exposed, from_pageable = kinds.sort("exposed", "kind", descending=[True, False]).row(0)
     ns, n_bytes = sum_of(copies["dur_ns"]), sum_of(copies["bytes"])
     detail = scope.amount(copies.height, "copy", "copies", ns=ns)
     if n_bytes and ns:
         detail += f", {size(n_bytes / scope.n / scope.n_devices)}{scope.each} at {rate(n_bytes / ns * 1e9)}"
     details = [detail]
     if exposed and from_pageable / exposed > 0.5 and kind == "HtoD":
-        details.append(f"→ {remedy('to_device', recording_of(trace.meta, trace.spans, trace.devices))}")
+        details.append(f"→ {remedy('to_device', scope.about)}")
     elif exposed and from_pageable / exposed > 0.5:
         details.append(
             "→ they go to pageable memory, and the host waits for each: copy less often, or into pinned memory"

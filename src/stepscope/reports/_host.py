@@ -13,7 +13,7 @@ from stepscope.analyses.steps.host_states import sleeping_threads
 from stepscope.analyses.steps.steps import host_time as divided
 from stepscope.core.collectives import label_of
 from stepscope.core.names import is_own_code, map_names
-from stepscope.core.remedies import recording_of, remedy
+from stepscope.core.remedies import remedy
 from stepscope.core.step_parts import COMMUNICATION, LOADING, OPERATORS, OTHER
 from stepscope.core.units import percent, shares, sum_of
 from stepscope.reports._idle import loader_advice
@@ -58,7 +58,7 @@ def host_time(trace: Trace, operators: pl.DataFrame | None, scope: Scope) -> Hos
         *_operators(trace, operators, scope, parts[OPERATORS]),
         *_communication(spans, scope, parts[COMMUNICATION]),
         *_loading(trace, scope, parts[LOADING]),
-        *_other(trace, parts[OTHER]),
+        *_other(trace, scope, parts[OTHER]),
     ]
     return HostTime(parts, by_window, tuple(costs))
 
@@ -79,7 +79,7 @@ def _operators(trace: Trace, operators: pl.DataFrame | None, scope: Scope, part_
         )
         for name, op, n, ns, ratio in calls.filter(pl.col("ns") > 0).head(4).iter_rows()
     ]
-    for row in operators.sort("host_self_ns", descending=True).head(4).iter_rows(named=True):
+    for row in operators.sort("host_self_ns", "name", descending=[True, False]).head(4).iter_rows(named=True):
         if not row["host_self_ns"]:
             continue
         name = str(row["name"])
@@ -124,7 +124,7 @@ def _communication(spans: pl.DataFrame, scope: Scope, part_ns: int) -> list[Cost
         return []
     calls = spans.select("name", "dur_ns").filter(collectives_on_host(spans))
     kinds = calls.with_columns(what=map_names(calls["name"], label_of, pl.String()))
-    sums = kinds.group_by("what").agg(pl.col("dur_ns").sum()).sort("dur_ns", descending=True)
+    sums = kinds.group_by("what").agg(pl.col("dur_ns").sum()).sort("dur_ns", "what", descending=[True, False])
     whole = sums["dur_ns"].sum()
     kinds_by_share = shares([(what, ns / whole) for what, ns in sums.iter_rows()], at_least=0.1) if whole else ""
     title = f"Communication with other ranks while no operator runs: {kinds_by_share}"
@@ -138,14 +138,14 @@ def _loading(trace: Trace, scope: Scope, part_ns: int) -> list[Cost]:
         return []
     batches = int((trace.spans["category"] == "dataloader").sum())
     detail = scope.amount(batches, "batch", "batches", ns=part_ns)
-    advice = loader_advice(trace, recording_of(trace.meta, trace.spans, trace.devices))
+    advice = loader_advice(trace, scope.about)
     return [Cost("loading", "The program waits for the data loader", part_ns, (detail, advice), "show steps")]
 
 
-def _other(trace: Trace, part_ns: int) -> list[Cost]:
+def _other(trace: Trace, scope: Scope, part_ns: int) -> list[Cost]:
     if part_ns <= 0:
         return []
-    detail = _python(trace.spans) or remedy("with_stack", recording_of(trace.meta, trace.spans, trace.devices))
+    detail = _python(trace.spans) or remedy("with_stack", scope.about)
     return [Cost("other", "Python and waiting, outside operators and data loading", part_ns, (detail,), "show steps")]
 
 
@@ -163,7 +163,7 @@ def _python(spans: pl.DataFrame) -> str:
         spans.select("name", "category").filter(pl.Series(wanted)).with_columns(ns=pl.Series(own_time(spans, wanted)))
     )
     mine = mine.filter(pl.col("category") == "python").group_by("name").agg(pl.col("ns").sum())
-    mine = mine.sort("ns", descending=True)
+    mine = mine.sort("ns", "name", descending=[True, False])
     whole = mine["ns"].sum()
     functions = (
         shares([(str(name), ns / whole) for name, ns in mine.head(2).iter_rows()], at_least=0.1) if whole else ""

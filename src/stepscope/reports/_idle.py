@@ -10,10 +10,10 @@ import polars as pl
 
 from stepscope.analyses.common.device_work import by_device, label_devices
 from stepscope.analyses.common.span_lookup import during, most_called, most_of, of_spans
-from stepscope.analyses.steps.idle import LAUNCHING, caused_gaps, with_calls
+from stepscope.analyses.steps.idle import LAUNCHING, caused_gaps
 from stepscope.core.intervals import covered, union
 from stepscope.core.names import shorten
-from stepscope.core.remedies import recording_of, remedy
+from stepscope.core.remedies import remedy
 from stepscope.core.units import count, counted, duration, percent, shares, sum_of
 from stepscope.reports._summary import ENDS, Cost
 
@@ -70,25 +70,23 @@ def idle_costs(work: pl.DataFrame, trace: Trace, scope: Scope, idle_ns: int) -> 
     work = work.select("rank", "device_id", "span_id", "ts_ns", "end_ns", "launch_id", "op_id", "step", "name")
     begins = work.group_by("rank", "device_id").agg(pl.lit(scope.low).alias("ts_ns"), pl.lit(scope.low).alias("end_ns"))
     marked = pl.concat([begins, work], how="diagonal_relaxed") if scope.numbers else work
-    gaps = caused_gaps(marked, trace.spans, trace.tracks, ("rank", "device_id"))
+    gaps = caused_gaps(marked, trace.spans, trace.tracks, ("rank", "device_id"), calls=True)
     gaps = gaps.filter(pl.col("before_id").is_not_null() | (pl.col("cause") != "unlinked"))
     starts = gaps["ts_ns"].to_numpy()
     inside = covered(scope.windows, starts, starts + gaps["dur_ns"].to_numpy())
     gaps = gaps.with_columns(ns=pl.Series(inside)).filter(pl.col("ns") > 0)
-    gaps = with_calls(gaps, work, trace.spans, trace.tracks)
     head_ns = sum_of(gaps.filter(pl.col("before_id").is_null())["ns"])
     costs = []
-    about = recording_of(trace.meta, trace.spans, trace.devices)
     is_launching = pl.col("cause").is_in(LAUNCHING) & pl.col("before_id").is_not_null()
     launching = gaps.filter(is_launching)
     if is_launch_bound(launching, scope.n * scope.n_devices):
         gaps = gaps.filter(~is_launching)
-        costs.append(_launching(launching, trace, scope, about))
+        costs.append(_launching(launching, trace, scope))
     cost_of_cause = {
         "sync": _sync, "data_loading": _loading, "kernel_wait": _short, "other": _other, "unlinked": _unlinked,
     }  # fmt: skip
     costs += [
-        _with_device(cost_of_cause.get(str(cause), _by_host)(mine, trace, scope, about), mine, work, trace, scope)
+        _with_device(cost_of_cause.get(str(cause), _by_host)(mine, trace, scope), mine, work, trace, scope)
         for (cause,), mine in gaps.partition_by("cause", as_dict=True).items()
     ]
     # A gap of one device is a part of the mean of all.
@@ -98,7 +96,7 @@ def idle_costs(work: pl.DataFrame, trace: Trace, scope: Scope, idle_ns: int) -> 
 
 def _with_device(cost: Cost, gaps: pl.DataFrame, work: pl.DataFrame, trace: Trace, scope: Scope) -> Cost:
     """The cost, which says on which of several devices most of these gaps are, if they are not alike."""
-    by_time = gaps.group_by("device_id").agg(pl.col("ns").sum()).sort("ns", descending=True)
+    by_time = gaps.group_by("device_id").agg(pl.col("ns").sum()).sort("ns", "device_id", descending=[True, False])
     ratio = by_time["ns"][0] / max(sum_of(by_time["ns"]), 1)
     if ratio * scope.n_devices < _UNEVEN or not cost.details:
         return cost
@@ -165,18 +163,18 @@ def _place(gaps: pl.DataFrame, trace: Trace) -> str:
     return ""
 
 
-def _launching(gaps: pl.DataFrame, trace: Trace, scope: Scope, about: Recording) -> Cost:
+def _launching(gaps: pl.DataFrame, trace: Trace, scope: Scope) -> Cost:
     """Many short gaps: the host launches less fast than the device works."""
-    by_cause = gaps.group_by("cause").agg(pl.col("ns").sum()).sort("ns", descending=True)
+    by_cause = gaps.group_by("cause").agg(pl.col("ns").sum()).sort("ns", "cause", descending=[True, False])
     whole = sum_of(gaps["ns"])
     doing = f"; the host is in {shares([(_DOING[str(cause)], ns / whole) for cause, ns in by_cause.iter_rows()])}"
     place = _place(gaps, trace)
-    details = (_often(gaps, scope) + doing + (f"; {place}" if place else ""), f"→ {remedy('launching', about)}")
+    details = (_often(gaps, scope) + doing + (f"; {place}" if place else ""), f"→ {remedy('launching', scope.about)}")
     title = "Launch-bound: the device has done its work before the host launches more"
     return Cost("idle launching", title, whole, details, "show idle")
 
 
-def _by_host(gaps: pl.DataFrame, trace: Trace, scope: Scope, about: Recording) -> Cost:
+def _by_host(gaps: pl.DataFrame, trace: Trace, scope: Scope) -> Cost:
     """Gaps of one cause on the host: what filled them, and where in the program."""
     cause = str(gaps["cause"][0])
     title, topic = _HOST[cause]
@@ -190,10 +188,14 @@ def _by_host(gaps: pl.DataFrame, trace: Trace, scope: Scope, about: Recording) -
     if place:
         first.append(place)
     details = ["; ".join(first), _longest(gaps, trace, scope)]
-    advice = remedy(topic, about) if topic and not (cause == "unrecorded" and call) else ""
+    advice = remedy(topic, scope.about) if topic and not (cause == "unrecorded" and call) else ""
     if advice:
         details.append(f"→ {advice}")
-    return Cost(f"idle {cause}", title, whole, tuple(details), "show idle --by gap")
+    return Cost(f"idle {cause}", title, whole, tuple(details), _gaps_of(cause))
+
+
+def _gaps_of(cause: str) -> str:
+    return f"show idle --by gap --where \"cause = '{cause}'\" --sort -dur_ns"
 
 
 def _call(gaps: pl.DataFrame, trace: Trace, scope: Scope) -> str:
@@ -226,18 +228,23 @@ def _call(gaps: pl.DataFrame, trace: Trace, scope: Scope) -> str:
 
 def _longest(gaps: pl.DataFrame, trace: Trace, scope: Scope) -> str:
     """The longest gap: when it was, and the operator or kernel that ended it."""
-    gap = gaps.sort("ns", descending=True).row(0, named=True)
+    gap = gaps.sort("ns", "ts_ns", descending=[True, False]).row(0, named=True)
     ids = pl.Series([gap["op_id"], gap["after_id"]], dtype=pl.UInt32)
     op, kernel = of_spans(trace.spans, ids, "name")
     when = f" in step {gap['step']}" if gap["step"] is not None and len(scope.numbers) > 1 else ""
     return f"The longest is{when} at {duration(gap['ts_ns'])}, before {op or shorten(kernel)}"
 
 
-def _sync(gaps: pl.DataFrame, trace: Trace, scope: Scope, about: Recording) -> Cost:
+def _sync(gaps: pl.DataFrame, trace: Trace, scope: Scope) -> Cost:
     spans = trace.spans
     blamed = gaps.select("ns", span_id="call_id", name=of_spans(spans, gaps["call_id"], "name"))
     blamed = blamed.with_columns(op=of_spans(spans, of_spans(spans, gaps["call_id"], "op_id"), "name"))
-    top = blamed.group_by("name", "op").agg(pl.col("ns").sum()).sort("ns", descending=True).row(0)
+    top = (
+        blamed.group_by("name", "op")
+        .agg(pl.col("ns").sum())
+        .sort("ns", "name", "op", descending=[True, False, False])
+        .row(0)
+    )
     call, op, ns = top
     mine = blamed.filter((pl.col("name") == call) & pl.col("op").eq_missing(pl.lit(op, blamed.schema["op"])))
     ratio = ns / sum_of(gaps["ns"])
@@ -248,14 +255,14 @@ def _sync(gaps: pl.DataFrame, trace: Trace, scope: Scope, about: Recording) -> C
     )
     if place is not None:
         detail += f", at {place[0]}" + (f" ({percent(place[1])})" if place[1] < 0.95 else "")
-    advice = f"→ {remedy('sync', about)}"
+    advice = f"→ {remedy('sync', scope.about)}"
     title = "The device runs dry because the host waits for it before launching more"
     return Cost("idle sync", title, sum_of(gaps["ns"]), (f"{_often(gaps, scope)}; {detail}", advice), "show idle")
 
 
-def _loading(gaps: pl.DataFrame, trace: Trace, scope: Scope, about: Recording) -> Cost:
+def _loading(gaps: pl.DataFrame, trace: Trace, scope: Scope) -> Cost:
     title = "The device waits for the next batch from the data loader"
-    details = (_often(gaps, scope), loader_advice(trace, about))
+    details = (_often(gaps, scope), loader_advice(trace, scope.about))
     return Cost("idle data_loading", title, sum_of(gaps["ns"]), details, "show steps")
 
 
@@ -270,20 +277,20 @@ def loader_advice(trace: Trace, about: Recording) -> str:
     return f"→ {remedy(topic, about)}"
 
 
-def _short(gaps: pl.DataFrame, trace: Trace, scope: Scope, about: Recording) -> Cost:  # noqa: ARG001  one signature
+def _short(gaps: pl.DataFrame, trace: Trace, scope: Scope) -> Cost:  # noqa: ARG001  one signature
     title = "Short gaps between kernels that were queued in time"
     details = [_often(gaps, scope)]
     if gaps.height / scope.n > 100:
-        details.append(f"→ {remedy('fewer_kernels', about)}")
+        details.append(f"→ {remedy('fewer_kernels', scope.about)}")
     return Cost("idle kernel_wait", title, sum_of(gaps["ns"]), tuple(details), "show idle")
 
 
-def _other(gaps: pl.DataFrame, trace: Trace, scope: Scope, about: Recording) -> Cost:  # noqa: ARG001  one signature
+def _other(gaps: pl.DataFrame, trace: Trace, scope: Scope) -> Cost:
     title = "Work was queued in time but starts late: the cause is not recorded"
     details = (_often(gaps, scope), _longest(gaps, trace, scope))
-    return Cost("idle other", title, sum_of(gaps["ns"]), details, "show idle --by gap")
+    return Cost("idle other", title, sum_of(gaps["ns"]), details, _gaps_of("other"))
 
 
-def _unlinked(gaps: pl.DataFrame, trace: Trace, scope: Scope, about: Recording) -> Cost:  # noqa: ARG001  one signature
+def _unlinked(gaps: pl.DataFrame, trace: Trace, scope: Scope) -> Cost:  # noqa: ARG001  one signature
     title = "Idle before work whose launch is not in the trace: the cause is unknown"
-    return Cost("idle unlinked", title, sum_of(gaps["ns"]), (_often(gaps, scope),), "show idle --by gap")
+    return Cost("idle unlinked", title, sum_of(gaps["ns"]), (_often(gaps, scope),), _gaps_of("unlinked"))

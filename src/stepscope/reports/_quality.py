@@ -13,7 +13,7 @@ from stepscope.analyses.common.span_lookup import of_spans
 from stepscope.analyses.steps.timeline import timeline
 from stepscope.core.collectives import library_of
 from stepscope.core.names import is_graph_launch, is_launch_call, map_names
-from stepscope.core.remedies import recording_of, remedy
+from stepscope.core.remedies import remedy
 from stepscope.core.schema import DEVICE_WORK
 from stepscope.core.trace import Results, extent_ns
 from stepscope.core.units import count, counted, duration, percent, sum_of
@@ -41,7 +41,7 @@ def quality(trace: Trace, scope: Scope, work: pl.DataFrame | None) -> tuple[Lack
     """Missing links, unmarked or incomplete steps, and what the reader dropped. `work` is from `device_work`."""
     lacks: list[Lack] = []
     if work is not None:
-        lacks += _links(trace, work)
+        lacks += _links(trace, scope, work)
         lacks += _unplaced(work)
         lacks += _edges(scope, work)
     elif _uses_device(trace):
@@ -65,7 +65,7 @@ def _uses_device(trace: Trace) -> bool:
     )
 
 
-def _links(trace: Trace, work: pl.DataFrame) -> list[Lack]:
+def _links(trace: Trace, scope: Scope, work: pl.DataFrame) -> list[Lack]:
     whole = sum_of(work["dur_ns"])
     if not whole:
         return []
@@ -82,8 +82,7 @@ def _links(trace: Trace, work: pl.DataFrame) -> list[Lack]:
         lacks.append(Lack("no_launch", what))
     if not (trace.spans["category"] == "operator").any():
         has_ranges = (trace.spans["category"] == "user_range").any()
-        about = recording_of(trace.meta, trace.spans, trace.devices)
-        advice = "show user-ranges says whose the kernels are" if has_ranges else remedy("operators", about)
+        advice = "show user-ranges says whose the kernels are" if has_ranges else remedy("operators", scope.about)
         if not trace.hlo_ops.is_empty():
             advice = "show hlo_ops says which operation of XLA each kernel is, and its source"
         what = f"No operators are in the trace: {advice}." if advice else "No operators are in the trace."
@@ -118,7 +117,7 @@ def _edges(scope: Scope, work: pl.DataFrame) -> list[Lack]:
 def _steps(trace: Trace, scope: Scope) -> list[Lack]:
     spans = trace.spans
     if not scope.numbers:
-        advice = remedy("steps", recording_of(trace.meta, spans, trace.devices))
+        advice = remedy("steps", scope.about)
         if not (spans["category"] == "operator").any():
             return []
         return [Lack("no_steps", f"No steps are marked: {advice}." if advice else "No steps are marked.")]

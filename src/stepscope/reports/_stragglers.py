@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope import store
 from stepscope.analyses.ranks.calls import RankCalls, first_calls, rank_calls
-from stepscope.analyses.ranks.stragglers import straggler_evidence
 from stepscope.core import files
 from stepscope.core.errors import MissingTable
 from stepscope.core.report import Finding
@@ -56,6 +55,8 @@ def stragglers_among(packs: Sequence[bytes], *, step_ns: float | None) -> Stragg
 
     `step_ns` is the mean time of a step, which turns shares into times; None without steps.
     """
+    from stepscope.analyses.ranks.stragglers import straggler_evidence  # a single trace does without
+
     parts = _unpacked(packs)
     try:
         evidence = straggler_evidence(parts)

@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.analyses.common.windows import queued_work, recorded, step_windows
+from stepscope.core.remedies import Recording, recording_of
 from stepscope.core.report import Block, Gain, Note
 from stepscope.core.trace import Meta, Trace
 from stepscope.core.units import counted, duration, percent
@@ -78,6 +79,7 @@ class Scope:
     numbers: tuple[int, ...] = ()  # of the steps, in the order of the windows
     n_devices: int = 1  # that worked, and whose mean the parts are
     host_ns: tuple[int, ...] = ()  # how long each step took on the host
+    about: Recording = field(default_factory=Recording)  # what remedies depend on
     late_ns: int = 0  # device work of the only step after its end on the host, which the window includes
 
     @property
@@ -163,10 +165,10 @@ class Summary:
 
 def scope_of(trace: Trace) -> Scope:
     """The scope of a trace, which has at least one span: the windows of its steps, else the whole recording."""
-    spans = trace.spans
+    spans, about = trace.spans, recording_of(trace.meta, trace.spans, trace.devices)
     if trace.steps.is_empty():
         low, high = recorded(spans)
-        return Scope(np.array([low]), np.array([high]))
+        return Scope(np.array([low]), np.array([high]), about=about)
     windows = step_windows(trace.steps, queued_work(spans, trace.tracks))
     host, late = windows["host_window_ns"].to_numpy(), windows["late_ns"]
     return Scope(
@@ -174,8 +176,37 @@ def scope_of(trace: Trace) -> Scope:
         windows["end_ns"].to_numpy(),
         tuple(windows["step"].to_list()),
         host_ns=tuple(host.tolist()),
+        about=about,
         late_ns=max(late[0] or 0, 0) if windows.height == 1 else 0,
     )
+
+
+#: Steps that grow by less of their length over the run are as good as even.
+_GROWTH = 0.1
+
+
+def of_whole_run(trace: Trace) -> str:
+    """What the steps of the whole run were like, which `stepscope record` timed besides the profile; '' without any."""
+    if trace.step_times.is_empty():
+        return ""
+    from stepscope.comparison.whole_run import LEAST_STEPS, STEADY, growth, tail, timed_steps
+
+    each = (timed_steps(trace, pid) for pid in trace.step_times["pid"].unique().sort())
+    steps = next((frame for frame in each if int(frame["n_steps"].sum()) >= LEAST_STEPS), None)
+    if steps is None:
+        return ""
+    counts, lengths = steps["n_steps"].to_numpy(), steps["dur_ns"].to_numpy()
+    mean = float((lengths * counts).sum() / counts.sum())
+    usual = f"{duration(mean)} on average, {duration(float(np.median(lengths)))} typically"
+    text = f"{int(counts.sum()):,} steps of the whole run: {usual}"
+    slow, (rise, steadiness) = tail(steps), growth(steps)
+    if slow.every is not None:
+        text += f"; every {slow.every} steps one takes {duration(slow.each_ns)} more"
+    elif slow.is_spread:
+        text += f"; {percent(slow.n_slow / slow.n_steps)} of them take {duration(slow.each_ns)} more than that"
+    if steadiness >= STEADY and rise >= _GROWTH * mean:
+        text += f"; they grow by {duration(rise)} from the first quarter to the last"
+    return text
 
 
 #: A smaller gain is none.

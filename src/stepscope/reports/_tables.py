@@ -63,7 +63,11 @@ def kernel_block(kernels: pl.DataFrame) -> Block:
     """The costliest kernels, from the result of that analysis."""
     names = map_names(kernels["name"], without_number, pl.String()).cast(Name)
     frame = kernels.select("calls", "total_ns", "share_ratio").with_columns(name=names)
-    frame = frame.group_by("name", maintain_order=True).agg(pl.all().sum()).sort("total_ns", descending=True)
+    frame = (
+        frame.group_by("name", maintain_order=True)
+        .agg(pl.all().sum())
+        .sort("total_ns", "name", descending=[True, False])
+    )
     frame = frame.select("name", "calls", "total_ns", "share_ratio", mean_ns=pl.col("total_ns") / pl.col("calls"))
     return Block("Kernels", KERNEL_SUMMARY, frame.head(_ROWS_OF_RANK), "show kernels")
 
@@ -105,7 +109,7 @@ def name_block(trace: Trace) -> Block:
     frame = frame.group_by("name").agg(calls=pl.len().cast(pl.Int64), self_ns=pl.col("self_ns").sum())
     whole = frame["self_ns"].sum()
     frame = frame.with_columns(share_ratio=pl.col("self_ns") / whole if whole else None)
-    frame = NAMES.conform(frame).sort("self_ns", "calls", descending=True).head(_ROWS_OF_RANK)
+    frame = NAMES.conform(frame).sort("self_ns", "calls", "name", descending=[True, True, False]).head(_ROWS_OF_RANK)
     return Block("Names, by their own time", NAMES, frame, "show spans --sort dur")
 
 
@@ -140,4 +144,4 @@ def _summed(frames: Sequence[pl.DataFrame], ratio: str) -> pl.DataFrame:
     frame = frame.with_columns((pl.col(order) / whole if whole else pl.lit(None, pl.Float64())).alias(ratio))
     if "mean_ns" in columns:
         frame = frame.with_columns(mean_ns=pl.col("total_ns") / pl.col("calls"))
-    return frame.select(columns).sort(order, descending=True)
+    return frame.select(columns).sort(order, key, descending=[True, False])

@@ -19,7 +19,7 @@ from stepscope.core.remedies import Recording, remedy
 from stepscope.core.report import Block, Note
 from stepscope.core.units import counted, duration, percent
 from stepscope.reports._quality import lacks_of_issues
-from stepscope.reports._summary import Cost, Lack, Summary
+from stepscope.reports._summary import Cost, Lack, Summary, of_whole_run
 from stepscope.reports._tables import kernel_block
 
 if TYPE_CHECKING:
@@ -104,6 +104,7 @@ def summary_of_counters(trace: Trace) -> Summary:
         tables=tables,
         quality=(lack, *lacks_of_issues(trace.issues)),
         issues=trace.issues,
+        facts=tuple(filter(None, [of_whole_run(trace)])),
     )
 
 

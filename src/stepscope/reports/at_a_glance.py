@@ -15,7 +15,7 @@ from stepscope.analyses.costs.mfu import NO_PRODUCTS, mfu_of
 from stepscope.analyses.costs.roofline import roofs_of
 from stepscope.analyses.steps.device_utilisation import utilisation_of
 from stepscope.analyses.steps.step_breakdown import divided, host_parts
-from stepscope.core.remedies import recording_of, remedy
+from stepscope.core.remedies import remedy
 from stepscope.core.units import percent
 from stepscope.reports._summary import Cost, Lack
 
@@ -41,7 +41,7 @@ _ON_HOST = {
 _MEASURES = ("est_sm_efficiency_ratio", "est_occupancy_ratio", "tensor_core_ratio")
 
 
-def mfu_at_a_glance(trace: Trace, work: pl.DataFrame) -> tuple[dict[str, float], tuple[Lack, ...]]:
+def mfu_at_a_glance(trace: Trace, work: pl.DataFrame, scope: Scope) -> tuple[dict[str, float], tuple[Lack, ...]]:
     """`mfu_ratio` and `mfu_known_ratio` over all steps, as in `show mfu --by all`; or a sentence that says why not.
 
     Both are empty if no kernel is a matrix product. `work` is what `device_work` returns.
@@ -56,7 +56,7 @@ def mfu_at_a_glance(trace: Trace, work: pl.DataFrame) -> tuple[dict[str, float],
         return {}, ()
     if ratio is not None and known is not None and known >= _LEAST_KNOWN:
         return {"mfu_ratio": ratio, "mfu_known_ratio": known}, ()
-    if reason == NO_SHAPES and (advice := remedy("shapes", recording_of(trace.meta, trace.spans, trace.devices))):
+    if reason == NO_SHAPES and (advice := remedy("shapes", scope.about)):
         reason = f"{reason}; {advice}"
     if ratio is not None:
         reason = f"operations are known for only {percent(known)} of the time of matrix products"
@@ -80,8 +80,7 @@ def use_of(trace: Trace, work: pl.DataFrame, scope: Scope) -> tuple[dict[str, fl
 
     `work` is what `device_work` returns. Without kernels there are no means.
     """
-    about = recording_of(trace.meta, trace.spans, trace.devices)
-    facts = with_program(Facts(about=about), trace.spans, work, trace.devices)
+    facts = with_program(Facts(about=scope.about), trace.spans, work, trace.devices)
     kernels = work.filter(work["category"] == "kernel")
     if kernels.is_empty():
         return {}, facts

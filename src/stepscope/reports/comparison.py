@@ -139,19 +139,13 @@ def bounded_parts(result: Comparison) -> pl.DataFrame:
 
 def document(result: Comparison) -> dict[str, Any]:
     """The comparison as JSON. Within a version of `schema`, keys are only added. See docs/compare.md."""
-    step = result.step_time
-    of_step = None
-    if step is not None:
-        names = ("delta", "low", "high", "drift", "detectable")
-        of_step = {f"{name}_ns": getattr(step, name) for name in ("base", "other", *names)}
-        of_step |= {f"{name}_ratio": _over(getattr(step, name), step.base) for name in names}
-        of_step |= {name: getattr(step, name) for name in ("p_value", "n_base", "n_other", "is_different")}
-        of_step |= {"verdict": result.step_verdict}
+    of_step = _effect(result.step_time)
     return {
         "schema": SCHEMA,
         "verdict": result.verdict,
         "reason": result.reason,
-        "step_time": of_step,
+        "step_time": None if of_step is None else of_step | {"verdict": result.step_verdict},
+        "whole_run": _effect(result.whole_run),
         "kinds": result.kinds.to_dicts(),
         "parts": result.parts.to_dicts(),
         "causes": [asdict(cause) | {"certainty": cause.certainty} for cause in result.causes],
@@ -173,6 +167,17 @@ def document(result: Comparison) -> dict[str, Any]:
     }
 
 
+def _effect(effect: Effect | None) -> dict[str, Any] | None:
+    if effect is None:
+        return None
+    names = ("delta", "low", "high", "drift", "detectable")
+    return {
+        **{f"{name}_ns": getattr(effect, name) for name in ("base", "other", *names)},
+        **{f"{name}_ratio": _over(getattr(effect, name), effect.base) for name in names},
+        **{name: getattr(effect, name) for name in ("p_value", "n_base", "n_other", "is_different")},
+    }
+
+
 def _process(run: Observation) -> dict[str, Any]:
     facts = {"path": run.meta.path, "rank": run.rank, "pid": run.pid, "host": run.meta.host}
     return {**facts, "anchor": run.anchor, "source": run.source, "n_cycles": run.cycles.height}
@@ -188,16 +193,23 @@ def headline(result: Comparison) -> str:
         start = f"{sentence[:1].upper()}{sentence[1:]} · {start}"
     if result.step_time is None or not result.step_time.base:
         return f"{start}: {result.reason}"
-    step = result.proof or result.step_time
-    is_typical = step is not result.step_time
+    mean = result.whole_run or result.step_time
+    step = result.proof or mean
+    is_typical = step is not mean
     times = f"{'typical ' * is_typical}step {units.duration(step.base)} → {units.duration(step.other)}"
     change = f"{_signed(step.delta / step.base)} ({_interval(result, step)})"
-    text = f"{start}: {result.reason} · {times}, {change} · {step.n_base} and {step.n_other} cycles"
+    text = f"{start}: {result.reason} · {times}, {change} · {_counted(result, step)}"
     # A change as large as that was observed and did not show, and one of a whole step tells nothing.
     least = step.detectable or 0.0
     if result.step_verdict != "different" and abs(step.delta) < least < step.base:
         text += f" · a change of {units.percent(least / step.base)} would show in 8 of 10 cases"
     return text
+
+
+def _counted(result: Comparison, step: Effect) -> str:
+    if result.whole_run is None:
+        return f"{step.n_base} and {step.n_other} cycles"
+    return f"{result.whole_run.n_base:,} and {result.whole_run.n_other:,} steps of the whole run"
 
 
 def _interval(result: Comparison, step: Effect) -> str:
@@ -236,7 +248,8 @@ def _bars(result: Comparison) -> tuple[Bar, ...]:
 
 def _finding(cause: Cause, result: Comparison) -> Finding:
     step = result.step_time
-    share = _over(cause.explained_ns, step.delta) if step is not None and result.step_verdict == "different" else None
+    is_proven = step is not None and result.step_verdict == "different"
+    share = _over(cause.explained_ns, result.added_ns) if is_proven else None
     title = f"{cause.category} ({cause.certainty}): {cause.statement}"
     whole = headline(result)
     rows = [row for row in cause.evidence if not _is_in(row, title)]

@@ -21,7 +21,7 @@ from stepscope.analyses.resources.memory import device_memory
 from stepscope.core import files
 from stepscope.core.errors import MissingTable, StepscopeError
 from stepscope.core.names import KERNEL_CLASSES
-from stepscope.core.remedies import Recording, recording_of, remedy
+from stepscope.core.remedies import remedy
 from stepscope.core.report import Note, Report
 from stepscope.core.schema import DEVICE_WORK, SERIALISED
 from stepscope.core.trace import Opener, Results, Trace
@@ -34,7 +34,7 @@ from stepscope.reports._quality import lacks_of_issues, quality
 from stepscope.reports._results import summarise_results
 from stepscope.reports._serving import Serving, request_blocks, summary_of_requests
 from stepscope.reports._stragglers import MOST_CALLS, packed_calls
-from stepscope.reports._summary import AHEAD, SLOWEST_STEPS, TALK, Cost, Memory, Scope, Summary, scope_of
+from stepscope.reports._summary import AHEAD, SLOWEST_STEPS, TALK, Cost, Memory, Scope, Summary, of_whole_run, scope_of
 from stepscope.reports._tables import kernel_block, name_block, operator_block, track_block
 from stepscope.reports._without_profile import (
     hardware_use,
@@ -180,12 +180,11 @@ def summarise(trace: Trace) -> Summary:
     tables += python_block(trace, scope)
     tables += scheduling_blocks(trace)
     memory = None if trace.allocations.is_empty() else device_memory(trace.allocations, trace.steps)
-    about = recording_of(trace.meta, spans, trace.devices)
-    costs = [] if divided is None else [*divided.costs, *outlier_costs(divided.by_window, scope, about)]
+    costs = [] if divided is None else [*divided.costs, *outlier_costs(divided.by_window, scope)]
     if memory is not None:
         costs += _growth(memory, scope)
     use, facts = ({}, Facts()) if device is None else use_of(trace, device.work, scope)
-    mfu, no_mfu = ({}, ()) if device is None else mfu_at_a_glance(trace, device.work)
+    mfu, no_mfu = ({}, ()) if device is None else mfu_at_a_glance(trace, device.work, scope)
     costs += advice_costs(facts, memory, trace.devices, costs)
     if (trace.issues["code"] == SERIALISED).any():  # the recorder made the device wait, and not the program
         costs = [cost for cost in costs if not cost.kind.startswith(("idle", "rule device_underused"))]
@@ -206,7 +205,7 @@ def summarise(trace: Trace) -> Summary:
         use={**use, **mfu},
         while_idle={} if device is None else device.while_idle,
         memory=None if memory is None else _peak(trace, memory),
-        notes=() if device is None else (*device.notes, *_late(scope), *hardware_use(trace)),
+        notes=(*_whole_run(trace), *(() if device is None else (*device.notes, *_late(scope), *hardware_use(trace)))),
         costs=tuple(costs),
         tables=tuple(tables),
         quality=(*quality(trace, scope, None if device is None else device.work), *no_mfu),
@@ -321,6 +320,11 @@ def _growth(memory: pl.DataFrame, scope: Scope) -> list[Cost]:
     return [Cost("growth", title, None, (advice,), "show memory --by operator")]
 
 
+def _whole_run(trace: Trace) -> tuple[Note, ...]:
+    text = of_whole_run(trace)
+    return (Note(text, "steps", "show step_times"),) if text else ()
+
+
 def _late(scope: Scope) -> tuple[Note, ...]:
     if not scope.late_ns or scope.late_ns > (1 - AHEAD) * scope.whole_ns:  # the bar says so then
         return ()
@@ -328,7 +332,7 @@ def _late(scope: Scope) -> tuple[Note, ...]:
     return (Note(text, "steps", SLOWEST_STEPS),)
 
 
-def outlier_costs(by_window: Mapping[str, NDArray[np.int64]], scope: Scope, about: Recording) -> list[Cost]:
+def outlier_costs(by_window: Mapping[str, NDArray[np.int64]], scope: Scope) -> list[Cost]:
     """One cost for all slow steps: their time beyond the median. It says which part grew in the slowest step.
 
     `by_window` has the parts of each step's time. Fewer than 4 steps are too few to call one unusual.
@@ -351,7 +355,7 @@ def outlier_costs(by_window: Mapping[str, NDArray[np.int64]], scope: Scope, abou
     if n_more:
         detail += f"; {counted(n_more, 'other step')} took more than {_SLOW} × the median"
     if worst == 0:
-        detail += "; it is the first one recorded: " + remedy("warm_up", about)
+        detail += "; it is the first one recorded: " + remedy("warm_up", scope.about)
     times = f"{lengths[worst] / median:.1f} × the median"
     title = f"Step {scope.numbers[worst]} took {duration(float(lengths[worst]))}, {times}"
     return [Cost("outlier", title, excess, (detail,), "show steps")]

@@ -15,7 +15,7 @@ from stepscope.core.errors import StepscopeError
 from stepscope.readers import NO_SIDE_FILES, SideFiles
 from stepscope.renderers.figures import plotly_path
 from stepscope.web.guard import Guard, Rules, is_loopback, rules_for
-from stepscope.web.pages import calls, handlers, memory, overview, sql, what_if
+from stepscope.web.pages import calls, handlers, marks, memory, overview, sql, what_if
 from stepscope.web.pages.site import Site, endpoint, environment, no_such_page, static_path
 from stepscope.web.session import Session
 
@@ -72,6 +72,7 @@ def create_app(session: Session, rules: Rules | None = None) -> Starlette:
         at("/api/trace/{index:int}/span/{span:int}", calls.span),
         at("/api/trace/{index:int}/statistics", calls.statistics),
         at("/api/trace/{index:int}/search", calls.search),
+        at("/api/trace/{index:int}/marks", marks.marks),
         at("/api/trace/{index:int}/what-if", what_if.predicted),
         at("/api/trace/{index:int}/memory/layout", memory.layout),
         at("/api/trace/{index:int}/memory/window", memory.window),

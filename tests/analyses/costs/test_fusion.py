@@ -12,9 +12,9 @@ from kernel_launches_of import DRAM
 from kernel_launches_of import spans_of as launches_of
 
 from stepscope.analyses.common.device_work import device_work
-from stepscope.analyses.costs.fusion import ANALYSIS, FUSIBLE, FUSION, METHODS, fusion, members_of_runs, savings_of
+from stepscope.analyses.costs.fusion import ANALYSIS, FUSION, METHODS, fusion, members_of_runs, savings_of
 from stepscope.core.errors import MissingTable, StepscopeError
-from stepscope.core.names import KERNEL_CLASSES
+from stepscope.core.names import FUSIBLE, KERNEL_CLASSES
 from stepscope.core.schema import DEVICES, KERNEL_METRICS, KERNELS, OPS
 from stepscope.core.trace import Meta, Trace
 

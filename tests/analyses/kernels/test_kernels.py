@@ -89,6 +89,11 @@ def test_by_stream_separates_streams() -> None:
     assert got.select("name", "stream").rows() == [("sgemm", 7), (NCCL, 8), ("empty", 8)]
 
 
+def test_by_module_a_trace_without_modules_is_refused() -> None:
+    with pytest.raises(MissingTable, match="calls of modules"):
+        kernels(SPANS_8, TRACKS_5, by="module")
+
+
 def test_copies_and_fills_are_there_when_asked_for() -> None:
     assert "Memset (Device)" in kernels(SPANS_8, TRACKS_5, include="device")["name"].to_list()
     with pytest.raises(MissingTable, match="kernels needs kernels"):

@@ -6,7 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from module_traces import BACKWARD, MAIN, STREAM, arrows_of, frames_of, spans_of
 
-from stepscope.analyses.program.modules import ANALYSIS, MODULES, classes_of, module_calls, module_tree, modules
+from stepscope.analyses.program.modules import (
+    ANALYSIS,
+    MODULES,
+    classes_of,
+    module_calls,
+    module_of_work,
+    module_tree,
+    modules,
+)
 from stepscope.core.errors import MissingTable
 from stepscope.core.schema import ARROWS, FRAMES
 from stepscope.core.trace import Meta, Trace
@@ -50,6 +58,11 @@ def test_time_is_that_of_a_module_with_or_without_those_inside_it() -> None:
     assert (linear["calls"], linear["host_total_ns"], linear["host_self_ns"]) == (2, 50, 50)
     assert (linear["device_total_ns"], linear["device_self_ns"], linear["n_operators"]) == (7, 7, 1)
     assert (linear["depth"], linear["module_id"]) == (1, 0)
+
+
+def test_work_belongs_to_the_innermost_module_whose_forward_launched_it() -> None:
+    work = TRAINING.filter(pl.col("category") == "kernel").sort("ts_ns")
+    assert module_of_work(TRAINING, FRAMES_OF_TRAINING, work).to_list() == ["Net_0/Linear_0", "Net_0", None, None]
 
 
 def test_backward_time_belongs_to_the_module_of_the_forward() -> None:

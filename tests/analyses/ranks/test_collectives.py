@@ -84,3 +84,16 @@ def test_what_is_not_known_or_no_collective_has_no_bandwidth(size, time, n):
         schema_overrides={"size_bytes": pl.Int64, "transfer_ns": pl.Int64},
     )
     assert frame.select(bus_bandwidth()).item() is None
+
+
+def test_by_step_who_is_late_by_its_own_doing():
+    parts = [
+        part(0, (0, 50), (60, 100), (110, 150), step=[1, 2, 2]),
+        part(1, (0, 50), (90, 100), (110, 150), step=[1, 2, 2]),
+        part(2, (0, 50), (60, 100), (110, 150), step=[1, 2, 2]),
+        part(3, (0, 50), (60, 100), (110, 150), step=[1, 2, 2]),
+    ]
+    rows = collectives(parts, by="step").filter(step=2).select("rank", "late_ns", "came_last", "exchanges").rows()
+    assert rows == [(0, 0, 1, 2), (1, 30, 2, 2), (2, 0, 1, 2), (3, 0, 1, 2)]
+    late = collectives(parts, by="call").filter(rank=1).select("step", "late_ns", "ts_ns").rows()
+    assert late[1:] == [(2, 30, 90), (2, 0, 110)]

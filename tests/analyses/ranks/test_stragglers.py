@@ -40,6 +40,7 @@ def test_of_a_job_in_three_dimensions_only_the_late_one_is_named():
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("layout", [Layout(dp=32), Layout(dp=4), Layout(tp=8, dp=4), Layout(tp=2, dp=4, pp=2)], ids=str)
 def test_of_healthy_ranks_none_is_named(layout):
     named = sum(stragglers_in(layout, seed=seed, jitter=0.05)[0].height > 0 for seed in range(20))

@@ -53,6 +53,7 @@ def test_a_report_is_the_same_on_a_cluster_of_its_own(examples):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_file_that_kills_workers_is_told_and_the_rest_read(tmp_path):
     paths = [str(tmp_path / name) for name in ("one", "bomb", "two")]
     for path in paths:

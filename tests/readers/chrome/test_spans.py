@@ -6,8 +6,9 @@ from chrome_traces import arrow, by_name, column, issues, kernel, op, read, rows
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.readers.chrome.spans import to_ns
+from stepscope.readers.chrome.spans import joined_edges, to_ns
 from stepscope.readers.common.columns import ABSENT
+from stepscope.readers.common.source import IssueLog
 
 DAY_US = 86_400 * 10**6
 
@@ -93,6 +94,12 @@ def test_begin_and_end_are_joined_like_brackets(edges):
     got = {(n, t // 1000 + origin, d // 1000) for n, t, d in rows(trace.spans, "name", "ts_ns", "dur_ns")}
     assert got == set(expected)
     assert issues(trace).get("unpaired_events", 0) == len(edges) - 2 * len(expected)
+
+
+def test_a_begin_that_stays_open_on_one_track_hides_no_end_too_many_on_the_next():
+    track, ts, sign = (np.array(c) for c in ([0, 0, 0, 1, 1, 1], [5, 3, 6, 0, 9, 4], [1, 1, -1, 1, -1, -1]))
+    begin, end = joined_edges(ts, track, sign.astype(np.int8), IssueLog())
+    assert list(zip(begin.tolist(), end.tolist(), strict=True)) == [(0, 2), (3, 5)]
 
 
 @pytest.mark.parametrize("dur", [-1, -(10**12), "-3.5"])

@@ -157,6 +157,7 @@ PATCHES = st.lists(st.tuples(st.integers(8, 2000), st.integers(0, 12), st.binary
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", BOTH)
 @settings(max_examples=int(os.environ.get("MUTATED_PROFILES", "30")))
 @given(patches=PATCHES)

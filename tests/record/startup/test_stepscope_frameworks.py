@@ -619,7 +619,7 @@ def fake_memory(watch, monkeypatch):
 
 
 def test_the_history_of_memory_begins_with_cuda_and_is_written_at_the_end(fake_memory, ends, log, tmp_path):
-    (end,) = ends
+    end = ends[0]
     end()
     assert not list(tmp_path.glob("*.pickle"))
     fake_memory.initialise()

@@ -182,3 +182,25 @@ def test_elsewhere_nothing_is_done(calls, tmp_path, scope):
         (tmp_path / "scope").write_text(scope)
     _stepscope_job.allow_tracer(4242, str(tmp_path / "scope"))
     assert calls == ([], [])
+
+
+def test_steps_that_a_job_marks_itself_are_timed_until_a_framework_counts_them(tmp_path, monkeypatch):
+    monkeypatch.setattr("atexit.register", lambda _: None)
+    monkeypatch.setattr("os.register_at_fork", lambda **_: None)
+    log = _stepscope_job.HookLog(str(tmp_path))
+    monkeypatch.setattr(_stepscope_job, "_watched", [log])
+    for _ in range(3):
+        _stepscope_job.step()
+    log.times.flush()
+    (path,) = tmp_path.glob("pid*.loop.steps")
+    assert path.stat().st_size == 32 + 2 * 8
+
+    class Steps:
+        n = 0
+
+        def marked(self) -> None:
+            self.n += 1
+
+    log.steps = Steps()
+    _stepscope_job.step()
+    assert log.steps.n == 1

@@ -37,6 +37,22 @@ class HookLog:
         self.facts.update(fields)
 
 
+class Times:
+    """Times of steps are tested on their own."""
+
+    def ended(self, source: int, *, is_unlike: bool) -> None:
+        pass
+
+    def unlike(self) -> None:
+        pass
+
+    def flush(self) -> None:
+        pass
+
+    def in_child(self) -> None:
+        pass
+
+
 class Module:
     def __init__(self, *held: object, buffers: tuple[object, ...] = ()) -> None:
         self.held, self.kept = held, buffers
@@ -64,7 +80,7 @@ def log() -> HookLog:
 
 @pytest.fixture
 def steps(profile, log) -> Steps:
-    return Steps(profile, log)
+    return Steps(profile, log, Times())
 
 
 def optimize(steps: Steps, optimizer: Optimizer) -> None:

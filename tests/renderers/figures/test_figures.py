@@ -20,7 +20,7 @@ from stepscope.core.errors import StepscopeError, UnknownName
 from stepscope.renderers import figures
 
 #: Tables that analyses give, and those of two runs side by side; python-stacks comes from another recording.
-ANALYSED = [name for name in figures.names() if name in analyses.names("trace")]
+ANALYSED = [name for name in figures.names() if name in (*analyses.names("trace"), *analyses.names("ranks"))]
 
 
 @pytest.mark.parametrize("name", ANALYSED)

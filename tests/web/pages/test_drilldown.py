@@ -64,6 +64,13 @@ def test_a_module_leads_to_its_ranges():
     assert led("modules", {"path": "Net_0/Block_1"})[1]["q"] == "nn.Module: Block_1"
 
 
+def test_a_module_with_device_work_leads_to_its_kernels():
+    path, words = led("modules", {"path": "Net_0/Bl'k_1", "device_total_ns": 5})
+    assert (path, words["o.by"]) == ("/tables/kernels", "module")
+    assert words["where"] == "starts_with(module || '/', 'Net_0/Bl''k_1/')"
+    assert len(led("modules", {"path": "x" * 900, "device_total_ns": 5})[1]["where"]) < 300
+
+
 def test_advice_leads_where_its_command_does():
     assert led("recommendations", {"command": "stepscope show idle"})[0] == "/tables/idle"
 

@@ -42,6 +42,7 @@ def arrays_of(data):
 steps = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9), st.integers(1, 9)), min_size=1, max_size=25)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=25)
 @given(steps, st.integers(-3, 80), st.integers(1, 90), st.integers(1, 12), st.sampled_from(["category", "stack"]))
 def test_a_pixel_has_the_most_and_the_least_of_its_stretch(load, history, low, length, n_pixels, by):

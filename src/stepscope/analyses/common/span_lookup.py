@@ -149,7 +149,7 @@ def most_of(
     sums = pl.DataFrame({"name": spans["name"].gather(around), "weight": weights}).drop_nulls("name")
     if sums.is_empty() or not whole:
         return None
-    top = sums.group_by("name").agg(pl.col("weight").sum()).sort("weight", descending=True).row(0)
+    top = sums.group_by("name").agg(pl.col("weight").sum()).sort("weight", "name", descending=[True, False]).row(0)
     return str(top[0]), top[1] / whole
 
 

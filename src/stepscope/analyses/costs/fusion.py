@@ -22,7 +22,7 @@ from stepscope.analyses.kernels.kernel_launches import with_ratios
 from stepscope.analyses.kernels.utilisation import with_limits
 from stepscope.core.counter_roles import measured
 from stepscope.core.errors import MissingTable, StepscopeError
-from stepscope.core.names import is_sync_call, kernel_class, map_names, transfer_kind
+from stepscope.core.names import FUSIBLE, is_sync_call, kernel_class, map_names, transfer_kind
 from stepscope.core.schema import DEVICES, KERNEL_METRICS, KERNELS, OPS
 from stepscope.core.table import Column, Table
 
@@ -58,10 +58,6 @@ FUSION = Table(
         Column("reason", pl.String(), "why some bytes are unknown"),
     ),
 )
-#: Classes of memory-bound kernels that compilers fuse.
-FUSIBLE = (
-    "elementwise", "norm", "softmax", "reduction", "copy", "embedding", "random", "rope", "quantization", "optimizer",
-)  # fmt: skip
 _MEMBER, _PASSED, _OTHER = 0, 1, 2
 _PARTLY = "its operator launches other work too"
 _NO_BYTES = "no counters of its bytes, and no operator with shapes"

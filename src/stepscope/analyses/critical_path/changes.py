@@ -12,14 +12,13 @@ import numpy as np
 import polars as pl
 
 from stepscope.analyses.common.device_work import COMMUNICATION, COMPUTATION, MEMCPY
-from stepscope.analyses.costs.fusion import FUSIBLE
 from stepscope.analyses.critical_path.longest_path import KIND_CODE, KINDS, divided, kinds_of
 from stepscope.analyses.critical_path.replay import COPY, GUESSED, QUEUE, SYNC, Changes, Program, unchanged
 from stepscope.analyses.critical_path.threads import LONG_AGO, Threads
 from stepscope.analyses.critical_path.work import WAITS, Work
 from stepscope.core.errors import StepscopeError
 from stepscope.core.intervals import Bools, Intervals, Ints, difference, locate, union
-from stepscope.core.names import KERNEL_CLASSES, is_launch_call, kernel_class, map_names
+from stepscope.core.names import FUSIBLE, KERNEL_CLASSES, is_launch_call, kernel_class, map_names
 from stepscope.core.schema import CATEGORIES
 
 _RULE = re.compile(r"\s*(?P<what>.+?)\s*=\s*(?P<factor>\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+)\s*(?:,|$)")

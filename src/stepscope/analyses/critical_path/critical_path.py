@@ -36,6 +36,7 @@ CRITICAL_PATH = Table(
         Column("launch", Name, "host call: itself, or the one that queued the work (by launch)", key=True),
         Column("ts_ns", pl.Int64(), "start of the piece (by piece)", "ns", key=True),
         Column("name", Name, "operator, call or work that the piece is part of; for a wait: what waited (by piece)"),
+        Column("span_id", pl.Int64(), "its span (by piece)"),
         Column("on_path_ns", pl.Int64(), "time on the path; all rows of a step add up to step_dur_ns", "ns"),
         Column("share_ratio", pl.Float64(), "its share of the step", "ratio"),
         Column("calls", pl.Int64(), "calls, kernels or waits of it on the path"),
@@ -129,7 +130,7 @@ def _named(pieces: pl.DataFrame, spans: pl.DataFrame, threads: Threads, by: By) 
         return pieces.with_columns(operator=names.gather(_operators(spans, threads, row)))
     if by == "piece":
         operator = names.gather(_operators(spans, threads, row))
-        return pieces.with_columns(operator=operator, name=names.gather(row))
+        return pieces.with_columns(operator=operator, name=names.gather(row), span_id=spans["span_id"].gather(row))
     category = spans["category"].gather(row)
     wanted = DEVICE_WORK if by == "kernel" else ("runtime", "driver", *DEVICE_WORK)
     row = pieces.select(pl.when(category.is_in(wanted)).then(row)).to_series()

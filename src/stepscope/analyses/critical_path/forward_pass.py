@@ -47,10 +47,12 @@ class Shape:
         since_head = along - along[self.head]
         calls = np.flatnonzero(self.of_call >= 0)
         called[calls] = after[self.of_call[calls]] - since_head[calls]
-        place = np.argsort(np.argsort(called, kind="stable"), kind="stable")
+        order = np.argsort(called)
+        place = np.empty(n, np.int64)
+        place[order] = np.arange(n)
         first = np.cumsum(~self.is_chained) * n
         best = np.maximum.accumulate(np.where(self.is_chained, place, -1) + first) - first
-        latest_call = np.where(best >= 0, called[np.argsort(place)[best]], -np.inf)
+        latest_call = np.where(best >= 0, called[order[best]], -np.inf)
         return np.where(self.is_chained, since_head, 0.0), np.where(self.is_chained, since_head + latest_call, -np.inf)
 
     def earliest(self, after: Floats, origin: float) -> Floats:

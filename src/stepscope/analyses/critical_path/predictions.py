@@ -361,10 +361,12 @@ def _binding(graph: Graph, run: Replay, window: int) -> dict[str, float]:
         last_on = int(graph.last["bounds"][graph.windows.main.size + window])
         node = last_on + 1 + n_work if last_on >= 0 else SOURCE
         spent["host"] += end - float(run.times[node])
-    begin, follows, times, path = float(run.begin[window]), last.tolist(), run.times.tolist(), [node]
+    last[run.times <= run.begin[window]] = -1
+    last[SOURCE] = -1
+    follows, path = last.tolist(), [node]
     # Events at one moment can form a circle.
-    while (node := path[-1]) > SOURCE and times[node] > begin and follows[node] >= 0 and len(path) < len(times):
-        path.append(follows[node])
+    while (node := follows[node]) >= 0 and len(path) < len(follows):
+        path.append(node)
     now, before = np.array(path[:-1], np.int64), np.array(path[1:], np.int64)
     kinds = np.concatenate((np.full(1 + n_work, -1), graph.moments.kind))
     ended = np.append(-np.inf, run.ended)

@@ -10,13 +10,14 @@ from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.common.device_work import COMMUNICATION, device_work
 from stepscope.analyses.common.span_lookup import of_spans
 from stepscope.analyses.kernels.kernel_launches import RATIOS, with_ratios
+from stepscope.analyses.program.modules import module_of_work
 from stepscope.core.collectives import without_run_numbers
 from stepscope.core.errors import MissingTable
 from stepscope.core.names import is_tensor_core, kernel_class, map_names
-from stepscope.core.schema import KERNEL_METRICS, KERNELS
+from stepscope.core.schema import FRAMES, KERNEL_METRICS, KERNELS
 from stepscope.core.table import Column, Name, Table
 
-By = Literal["name", "type", "op", "launch", "stream"]
+By = Literal["name", "type", "op", "module", "launch", "stream"]
 Include = Literal["kernel", "device"]
 GRID, BLOCK = ("grid_x", "grid_y", "grid_z"), ("block_x", "block_y", "block_z")
 PER_BLOCK = ("registers", "shared_bytes")
@@ -24,6 +25,7 @@ KEYS = {
     "name": ("name",),
     "type": ("type", "core"),
     "op": ("name", "op"),
+    "module": ("name", "module"),
     "launch": ("name", *GRID, *BLOCK, *PER_BLOCK, "op"),
     "stream": ("name", "stream"),
 }
@@ -41,6 +43,7 @@ KERNEL_SUMMARY = Table(
         Column("grid", pl.String(), "blocks of a launch, as in 104x1x1 (by launch)", key=True),
         Column("block", pl.String(), "threads of a block, as in 128x1x1 (by launch)", key=True),
         Column("op", Name, "operator that launched it; by name and stream: the one that did so most often", key=True),
+        Column("module", pl.String(), "module whose forward launched it, as in `modules` (by module)", key=True),
         Column("kernel_class", Name, "what it does, by its name: gemm, attention, norm, collective, …"),
         Column("communication", pl.Boolean(), "it talks to other ranks"),
         Column("tensor_core", pl.Boolean(), "it uses matrix units, as far as its name says"),
@@ -71,13 +74,14 @@ def kernels(
     tracks: pl.DataFrame,
     kernels: pl.DataFrame = KERNELS.empty(),
     kernel_metrics: pl.DataFrame = KERNEL_METRICS.empty(),
+    frames: pl.DataFrame = FRAMES.empty(),
     *,
     by: By = "name",
     include: Include = "kernel",
     linked_only: bool = False,
     communication: str = "any",
 ) -> pl.DataFrame:
-    """One row per kernel name, type, name and operator or stream, or launch, most expensive first.
+    """One row per kernel name, type, name and operator, module or stream, or launch, most expensive first.
 
     The main columns are `calls`, `total_ns`, `share_ratio` and the distribution of durations. A launch is a grid, a
     block, the resources of a block, and an operator. Durations are summed as recorded: kernels that run at the same
@@ -86,7 +90,7 @@ def kernels(
 
     Units: ns, ratio.
     Source: percentiles interpolate linearly; weighted means as in the TensorBoard plugin's kernel view.
-    Raises MissingTable (no kernels), UnknownName (by, include).
+    Raises MissingTable (no kernels; no modules), UnknownName (by, include).
     """
     work = device_work(spans, tracks, needed_by="kernels", linked_only=linked_only, communication=communication)
     if include == "kernel":
@@ -95,6 +99,8 @@ def kernels(
             raise MissingTable("kernels", needed_by="kernels", hint="include=device shows copies and fills")
     work = work.with_columns(without_run_numbers(work["name"]), type="recorded_category")
     work = _with_launch(work, spans, kernels)
+    if by == "module":
+        work = work.with_columns(module=module_of_work(spans, frames, work))
     work = with_ratios(work, kernel_metrics)
     duration = pl.col("dur_ns")
     result = work.group_by(KEYS[by], maintain_order=True).agg(

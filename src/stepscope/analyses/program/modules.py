@@ -69,9 +69,7 @@ def modules(
     subtracts operators too from its own host time, and moves backward operators into its tree.
     Raises MissingTable (no modules), UnknownName (by).
     """
-    calls = module_calls(spans, frames, lightning=by == "lightning") or module_calls(spans, frames, lightning=True)
-    if calls is None:
-        raise MissingTable("calls of modules", needed_by="modules", topic="stacks")
+    calls = _recorded_calls(spans, frames, lightning=by == "lightning")
     rows, row = classes_of(calls) if by == "class" else module_tree(calls)
     sums = _sums(spans, arrows, calls, row)
     # Sums of whole nanoseconds are exact in a double up to 104 days.
@@ -81,6 +79,30 @@ def modules(
         return result.drop("module_class")
     costs = ("device_self_ns", "host_self_ns", "calls", "module_class")
     return result.drop("path", "depth", "module_id").sort(costs, descending=[True, True, True, False])
+
+
+def _recorded_calls(spans: pl.DataFrame, frames: pl.DataFrame, *, lightning: bool = False) -> ModuleCalls:
+    calls = module_calls(spans, frames, lightning=lightning) or module_calls(spans, frames, lightning=True)
+    if calls is None:
+        raise MissingTable("calls of modules", needed_by="modules", topic="stacks")
+    return calls
+
+
+def module_of_work(spans: pl.DataFrame, frames: pl.DataFrame, work: pl.DataFrame) -> pl.Series:
+    """The path of the innermost module whose call launched each piece of device work; null outside modules.
+
+    `work` has the columns `launch_id` and `op_id`. Raises MissingTable (no modules).
+    """
+    calls = _recorded_calls(spans, frames)
+    tree, row = module_tree(calls)
+    call = np.append(calls.of_span, -1)[_launches(spans, work).fill_null(-1).cast(pl.Int64).to_numpy()]
+    return tree["path"].gather(pl.Series(np.append(row, -1)[call]).replace(-1, None))
+
+
+def _launches(spans: pl.DataFrame, work: pl.DataFrame) -> pl.Series:
+    """The span that launched each piece of device work; of what a CUDA graph replays, the operator captured in it."""
+    in_graph = pl.Series(is_captured(spans)).gather(work["op_id"])
+    return work.select(pl.when(in_graph).then("op_id").otherwise("launch_id")).to_series()
 
 
 def _sums(spans: pl.DataFrame, arrows: pl.DataFrame, calls: ModuleCalls, row: Ints) -> dict[str, Ints]:
@@ -104,9 +126,7 @@ def _sums(spans: pl.DataFrame, arrows: pl.DataFrame, calls: ModuleCalls, row: In
     }
     is_work = spans["category"].is_in(DEVICE_WORK)
     linked = spans.select("launch_id", "op_id", "dur_ns").filter(is_work)
-    in_graph = pl.Series(captured).gather(linked["op_id"])
-    linked = linked.select(pl.when(in_graph).then("op_id").otherwise("launch_id").alias("launch_id"), "dur_ns")
-    linked = linked.drop_nulls()
+    linked = linked.select(_launches(spans, linked).alias("launch_id"), "dur_ns").drop_nulls()
     launches, device = linked["launch_id"].cast(pl.Int64).to_numpy(), linked["dur_ns"].to_numpy()
     on_device = bool(is_work.any())
     if on_device:

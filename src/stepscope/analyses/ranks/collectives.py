@@ -11,9 +11,9 @@ import polars as pl
 from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.ranks.calls import RankCalls
 from stepscope.analyses.ranks.clocks import clocks_of
-from stepscope.analyses.ranks.lateness import transfers_of
+from stepscope.analyses.ranks.lateness import lateness_of, transfers_of
 from stepscope.analyses.ranks.matching import STATUSES, Job, job_of, missing_ranks
-from stepscope.analyses.ranks.parallel_groups import PARALLELISMS, parallelism_of
+from stepscope.analyses.ranks.parallel_groups import PARALLELISMS, parallelism_of, roles_of
 from stepscope.core.collectives import bus_factor
 from stepscope.core.table import Column, Name, Table
 
@@ -31,22 +31,22 @@ def bus_bandwidth(size: str = "size_bytes", time: str = "transfer_ns", *, n: str
     return algorithm_bandwidth(size, time) * bus_factor(pl.col("kind").cast(pl.String), pl.col(n))
 
 
-By = Literal["exchange", "rank", "group", "call"]
+By = Literal["exchange", "rank", "step", "group", "call"]
 COLLECTIVES_OF_RANKS = Table(
     "collectives",
     "collectives matched across ranks",
     (
-        Column("rank", pl.Int32(), "rank of the process in its job (by rank, call)", key=True),
+        Column("rank", pl.Int32(), "rank of the process in its job (by rank, step, call)", key=True),
         Column("exchange", pl.Int64(), "its number, in order of time (by exchange, call)", key=True),
         Column("group", pl.String(), "process group, or its ranks if it has no name", key=True),
         Column(
             "parallelism", pl.Enum(PARALLELISMS), "what the group is for; show parallel-groups gives the rule", key=True
         ),
         Column("kind", pl.String(), "kind of collective", key=True),
-        Column("exchanges", pl.Int64(), "number of collectives (by rank, group)"),
-        Column("unmatched", pl.Int64(), "of them, those that do not match (by rank, group)"),
+        Column("exchanges", pl.Int64(), "number of collectives (by rank, step, group)"),
+        Column("unmatched", pl.Int64(), "of them, those that do not match (by rank, step, group)"),
         Column(
-            "size_bytes", pl.Int64(), "size of the whole; summed by rank and group, null if one is unknown", "bytes"
+            "size_bytes", pl.Int64(), "size of the whole; summed by rank, step, group; null if one is unknown", "bytes"
         ),
         Column(
             "transfer_ns", pl.Int64(), "time once all had arrived: the shortest on any rank; null for one rank", "ns"
@@ -54,7 +54,13 @@ COLLECTIVES_OF_RANKS = Table(
         Column("bus_bytes_per_s", pl.Float64(), "the same times the part that each rank sends", "bytes/s"),
         Column("wait_ns", pl.Int64(), "time waited for other ranks, by this rank or all together", "ns"),
         Column("last_rank", pl.Int32(), "the rank that arrived last, as it waited least"),
-        Column("came_last", pl.Int64(), "how often this rank arrived last (by rank)"),
+        Column("came_last", pl.Int64(), "how often this rank arrived last (by rank, step)"),
+        Column(
+            "late_ns",
+            pl.Int64(),
+            "by how much its own work made it late; below 0: early (by step, call)",
+            "ns",
+        ),
         Column("status", pl.Enum(STATUSES), "whether it is the same on all ranks"),
         Column("missing", pl.String(), "ranks with a trace that lack it"),
         Column("step", pl.Int32(), "number of the step that queued it", key=True),
@@ -65,6 +71,7 @@ COLLECTIVES_OF_RANKS = Table(
             "start_ns", pl.Int64(), "when the first rank arrived, from the job's first collective, in true time", "ns"
         ),
         Column("end_ns", pl.Int64(), "when it ended on the last", "ns"),
+        Column("ts_ns", pl.Int64(), "when the rank arrived, on the clock of its trace (by call)", "ns"),
         Column("seq", pl.Int64(), "its number within the group, if recorded", key=True),
         Column("collective", Name, "name as recorded", key=True),
         Column("dtype", Name, "element type", key=True),
@@ -75,7 +82,7 @@ COLLECTIVES_OF_RANKS = Table(
 
 
 def collectives(parts: Sequence[RankCalls], *, by: By = "exchange") -> pl.DataFrame:
-    """One row per collective in order of time, per rank, per group and kind, or per rank's call; matched across ranks.
+    """One row per collective, rank, step and rank, group and kind, or per rank's call; matched across ranks.
 
     Calls on different ranks are the same collective if group and number agree, if every call has a number (NCCL's
     metadata); otherwise they are matched by their order in the step, or in the recording. `status` says where ranks
@@ -84,6 +91,9 @@ def collectives(parts: Sequence[RankCalls], *, by: By = "exchange") -> pl.DataFr
     The last rank to arrive waits for nobody. So the shortest duration on any rank is the transfer, and what a rank's
     call takes longer is its wait, whatever the clocks. `start_ns` and `end_ns` are on the median rank's clock; other
     clocks are corrected as in `clock-offsets`. If traces of ranks are missing, waits are lower bounds.
+
+    `late_ns` is how much longer the rank worked since its previous collective than the median of its peers, as in
+    `stragglers`: a rank that others delayed is not late.
 
     `size_bytes` is all that is gathered or scattered, else what goes in or out; for an all-to-all the ranks' mean.
     Bandwidths are those of the transfer alone.
@@ -98,6 +108,12 @@ def collectives(parts: Sequence[RankCalls], *, by: By = "exchange") -> pl.DataFr
     calls = _calls(job)
     if by == "rank":
         return _by_rank(job, calls)
+    if by in ("step", "call"):
+        late = np.rint(lateness_of(job, roles_of(job)).excess)
+        calls = calls.with_columns(late_ns=pl.Series(late).fill_nan(None).cast(pl.Int64))
+    if by == "step":
+        known = pl.when(pl.col("late_ns").count() > 0).then(pl.col("late_ns").sum())
+        return _by_rank(job, calls, known.alias("late_ns"), keys=("step", "rank"))
     matched = _matched(job, calls)
     if by == "group":
         return _by_group(matched)
@@ -117,6 +133,7 @@ def _calls(job: Job) -> pl.DataFrame:
         "exchange": job.collective,
         "start_ns": np.rint(start - first).astype(np.int64),
         "end_ns": np.rint(end - first).astype(np.int64),
+        "ts_ns": job.start - np.array(job.shifts, np.int64)[job.rank],
         "total_ns": length,
         "transfer_ns": pl.Series(own).fill_nan(None).cast(pl.Int64),
         "wait_ns": pl.Series(length - own).fill_nan(None).cast(pl.Int64),
@@ -195,15 +212,14 @@ def _by_group(matched: pl.DataFrame) -> pl.DataFrame:
     return _declared(frame.sort("total_ns", descending=True, maintain_order=True))
 
 
-def _by_rank(job: Job, calls: pl.DataFrame) -> pl.DataFrame:
-    matched = job.collectives.select("size_bytes", "status").with_row_index("exchange")
+def _by_rank(job: Job, calls: pl.DataFrame, *more: pl.Expr, keys: Sequence[str] = ("rank",)) -> pl.DataFrame:
+    matched = job.collectives.select("step", "size_bytes", "status").with_row_index("exchange")
     rows = calls.with_columns(pl.col("exchange").cast(pl.UInt32)).join(matched, on="exchange", how="left")
     least = pl.col("wait_ns") == pl.col("wait_ns").min().over("exchange")
     rows = rows.with_columns(last=least & pl.col("transfer_ns").is_not_null())
-    frame = rows.group_by("rank").agg(
-        *_sums(pl.col("wait_ns").max().alias("max_wait_ns"), pl.col("last").sum().cast(pl.Int64).alias("came_last"))
-    )
-    return _declared(frame.sort("rank"))
+    last = pl.col("last").sum().cast(pl.Int64).alias("came_last")
+    frame = rows.group_by(keys).agg(*_sums(pl.col("wait_ns").max().alias("max_wait_ns"), last, *more))
+    return _declared(frame.sort(keys, nulls_last=True))
 
 
 def _by_call(calls: pl.DataFrame, matched: pl.DataFrame) -> pl.DataFrame:

@@ -8,17 +8,14 @@ estimated from all series together. Each p-value is multiplied by the number of 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from statistics import NormalDist
 
 import numpy as np
 
 from stepscope.analyses.ranks.grouped_medians import MAD_TO_SD, Floats
 from stepscope.core.intervals import Bools, Ints
-
-if TYPE_CHECKING:
-    pass
-
 
 STEADY, SINCE, TRANSIENT, PERIODIC, IRREGULAR = PATTERNS = ("steady", "since", "transient", "periodic", "irregular")
 LEVEL = 0.05
@@ -57,14 +54,12 @@ def stand_out(values: Floats, role: Ints, *, level: float = LEVEL) -> list[Outli
     NaN are unknown. The level is family-wise: if no series differs, the chance to name any is at most `level`, most of
     it for whole series, the rest for bursts, windows and periods.
     """
-    from scipy.special import ndtri
-
     n_series = values.shape[0]
     scores, bursts, inflation = np.full(values.shape, np.nan), np.full(values.shape, np.nan), np.ones((n_series, 1))
     for number in np.unique(role).tolist():
         rows = np.flatnonzero(role == number)
         places = _places(values[rows])
-        scores[rows] = ndtri(places)
+        scores[rows] = _normal_quantiles(places)
         bursts[rows] = -np.log1p(-places)
         inflation[rows] = _inflation(scores[rows])
     known = np.isfinite(scores)
@@ -112,11 +107,9 @@ class _Try:
 
 def _best(tries: list[tuple[str, float, float]], level: float) -> tuple[int, float] | None:
     """The test with the highest score, and its p-value; a part of a series must clearly exceed the whole."""
-    from scipy.special import ndtr
-
     best, best_score, best_p = None, -np.inf, 1.0
     for which, (pattern, score, times) in enumerate(tries):
-        p_value = min(1.0, times * float(ndtr(-score)))
+        p_value = min(1.0, times * 0.5 * math.erfc(score / math.sqrt(2.0)))
         weighed = score if pattern == STEADY else score - _CLEARLY
         if p_value <= level and weighed > best_score:
             best, best_score, best_p = which, weighed, p_value
@@ -132,6 +125,15 @@ def _places(values: Floats) -> Floats:
     place[np.argsort(flat, kind="stable")] = (np.arange(flat.size) + 0.5) / max(flat.size, 1)
     places[known] = place
     return places
+
+
+def _normal_quantiles(places: Floats) -> Floats:
+    """The value below which a standard normal variable lies with each of these probabilities; NaN stay."""
+    known = np.isfinite(places)
+    scores = np.full(places.shape, np.nan)
+    # The import of scipy.special would take longer than a report of a few ranks.
+    scores[known] = np.fromiter(map(NormalDist().inv_cdf, places[known].tolist()), np.float64)
+    return scores
 
 
 def _inflation(scores: Floats) -> float:

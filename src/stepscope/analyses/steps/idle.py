@@ -103,24 +103,33 @@ def idle(
     Raises MissingTable (no device work), UnknownName (by).
     """
     work = device_work(spans, tracks, needed_by="idle")
-    gaps = caused_gaps(work, spans, tracks, KEYS[by], kernel_wait_ns).filter(pl.col("dur_ns") >= min_gap_ns)
-    named = with_calls(gaps, work, spans, tracks) if by == "gap" else gaps
-    result = _details(named, spans) if by == "gap" else _summary(gaps, KEYS[by])
+    gaps = caused_gaps(work, spans, tracks, KEYS[by], kernel_wait_ns, calls=by == "gap")
+    gaps = gaps.filter(pl.col("dur_ns") >= min_gap_ns)
+    result = _details(gaps, spans) if by == "gap" else _summary(gaps, KEYS[by])
     result = label_devices(result, devices)
     return result.select(pl.col(k).cast(t) for k, t in IDLE.dtypes.items() if k in result.columns)
 
 
 def caused_gaps(
-    work: pl.DataFrame, spans: pl.DataFrame, tracks: pl.DataFrame, keys: tuple[str, ...], kernel_wait_ns: int = 30_000
+    work: pl.DataFrame,
+    spans: pl.DataFrame,
+    tracks: pl.DataFrame,
+    keys: tuple[str, ...],
+    kernel_wait_ns: int = 30_000,
+    *,
+    calls: bool = False,
 ) -> pl.DataFrame:
     """Every gap of each group of `keys` with its cause, as in `idle`, and the ids of the spans around it.
 
     `work` is what `device_work` returns. Columns: the keys, ts_ns, dur_ns, cause, cause_ns, late_ns, host_ns (from the
     start of the gap to the launching call's return, or the whole gap where the work had been queued), track_id (thread
-    of that call), step, and the spans before_id, after_id, launch_id, op_id. Units: ns.
+    of that call), step, and the spans before_id, after_id, launch_id, op_id. With `calls` also call_id, the span that
+    filled most of the gap as its cause says, and call_ns, how much of it. Of spans inside one another that is the
+    innermost which fills nearly as much as the outermost; functions and ranges count if they are the program's own.
+    Both are null where the cause is not of the host, or nothing was recorded. Units: ns.
     """
     work = on_devices(work)
-    return _with_cause(_gaps(work, keys), work, spans, tracks, kernel_wait_ns)
+    return _with_cause(_gaps(work, keys), work, spans, tracks, kernel_wait_ns, keys if calls else None)
 
 
 def _gaps(work: pl.DataFrame, keys: tuple[str, ...]) -> pl.DataFrame:
@@ -145,7 +154,12 @@ def _gaps(work: pl.DataFrame, keys: tuple[str, ...]) -> pl.DataFrame:
 
 
 def _with_cause(
-    gaps: pl.DataFrame, work: pl.DataFrame, spans: pl.DataFrame, tracks: pl.DataFrame, kernel_wait_ns: int
+    gaps: pl.DataFrame,
+    work: pl.DataFrame,
+    spans: pl.DataFrame,
+    tracks: pl.DataFrame,
+    kernel_wait_ns: int,
+    keys: tuple[str, ...] | None,
 ) -> pl.DataFrame:
     calls = gaps.select(
         called=of_spans(spans, gaps["launch_id"], "ts_ns"),
@@ -169,17 +183,21 @@ def _with_cause(
     # Calls that hold the device up do so whether or not the next work is in its queue.
     gaps = gaps.with_columns(host_ns=pl.when(pl.col("cause") == "other").then("dur_ns").otherwise("host_ns"))
     asked = gaps.filter(pl.col("cause").is_null() | (pl.col("cause") == "other"))
-    by_host = _host_causes(asked, work, spans, tracks)
+    by_host = _host_causes(asked, work, spans, tracks, keys)
     gaps = gaps.join(by_host, on="gap", how="left", maintain_order="left").drop("gap")
     return gaps.with_columns(cause=pl.coalesce("host_cause", "cause").cast(pl.Enum(CAUSES))).drop("host_cause")
 
 
-def _host_causes(gaps: pl.DataFrame, work: pl.DataFrame, spans: pl.DataFrame, tracks: pl.DataFrame) -> pl.DataFrame:
+def _host_causes(
+    gaps: pl.DataFrame, work: pl.DataFrame, spans: pl.DataFrame, tracks: pl.DataFrame, keys: tuple[str, ...] | None
+) -> pl.DataFrame:
     """By gap: host_cause, and cause_ns, how long the host did that in the first `host_ns` of the gap.
 
-    Of gaps that have the cause `other` only those that a call of the host explains all the same.
+    With `keys`, of which each group of gaps does not overlap, call_id and call_ns too. Of gaps that have the cause
+    `other` only those that a call of the host explains all the same.
     """
     parts = [pl.DataFrame(schema={"gap": pl.UInt32, "host_cause": pl.String, "cause_ns": pl.Int64})]
+    called = [pl.DataFrame(schema={"gap": pl.UInt32, "call_id": pl.UInt32, "call_ns": pl.Int64})]
     for states, mine in _of_processes(gaps, work, spans, tracks):
         shared = list(intervals_of(states))
         for (track,), waits in mine.partition_by("track_id", as_dict=True).items():
@@ -194,7 +212,11 @@ def _host_causes(gaps: pl.DataFrame, work: pl.DataFrame, spans: pl.DataFrame, tr
                 pl.col("host_cause").is_in(_HOLD_DEVICE) & (2 * pl.col("cause_ns") >= pl.Series(length))
             )
             parts.append(named.filter(holds).drop("cause"))
-    return pl.concat(parts)
+            if keys is not None:
+                caused = waits.drop("cause").join(parts[-1].rename({"host_cause": "cause"}), on="gap")
+                called += [_longest(part.sort("ts_ns"), states, spans) for _, part in caused.group_by(*keys, "cause")]
+    causes = pl.concat(parts)
+    return causes if keys is None else causes.join(pl.concat(called), on="gap", how="left")
 
 
 def _of_processes(
@@ -248,22 +270,6 @@ def _largest(times: Ints) -> Ints:
         row[some > most] = i
         np.maximum(most, some, out=most)
     return row
-
-
-def with_calls(gaps: pl.DataFrame, work: pl.DataFrame, spans: pl.DataFrame, tracks: pl.DataFrame) -> pl.DataFrame:
-    """The gaps of `caused_gaps` with call_id, the span of their cause that filled most of them, and call_ns, how much.
-
-    Of spans inside one another the innermost that fills nearly as much as the outermost is named, of functions and
-    ranges the program's own. Null where the cause is not of the host, or nothing was recorded.
-    """
-    gaps = gaps.with_row_index("gap")
-    parts = [pl.DataFrame(schema={"gap": pl.UInt32, "call_id": pl.UInt32, "call_ns": pl.Int64})]
-    for states, mine in _of_processes(gaps.filter(pl.col("cause").is_in(STATES)), work, spans, tracks):
-        for _, part in mine.group_by(
-            *(key for key in ("rank", "device_id", "stream", "cause", "track_id") if key in mine.columns)
-        ):
-            parts.append(_longest(part.sort("ts_ns"), states, spans))
-    return gaps.join(pl.concat(parts), on="gap", how="left", maintain_order="left").drop("gap")
 
 
 def _longest(gaps: pl.DataFrame, states: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:

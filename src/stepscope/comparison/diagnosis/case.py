@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stepscope.comparison.diagnosis.change import ABSENT, Change, changed
+from stepscope.comparison.diagnosis.change import ABSENT, SURE, Change, changed
 from stepscope.comparison.diagnosis.sizes import sizes_of_calls
 from stepscope.comparison.effects import floor_of
-from stepscope.comparison.model import COMMUNICATION, OTHER, PYTHON, Cause, Evidence, RuledOut
+from stepscope.comparison.model import COMMUNICATION, OTHER, PYTHON, WINDOWS, Cause, Evidence, RuledOut
+from stepscope.comparison.whole_run import tails_of
 from stepscope.core.collectives import talks_to_ranks
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stepscope.comparison.model import Effect, Observation, Pair, Verdict
+    from stepscope.comparison.whole_run import Tails
 
     Floats = NDArray[np.float64]
 
@@ -31,6 +33,8 @@ GAPS = (PYTHON, OTHER)
 COLLECTIVES = (COMMUNICATION, "communication")
 #: Elements per call vary by less than this from batch to batch if the sizes stay the same.
 _SAME_SIZE = 0.05
+#: Significance of more slow steps, if they come at a regular distance.
+_REGULAR = 0.01
 _WORK = ["device", "name"]
 _MEASURES = ("calls", "total_ns", "self_ns", "ns_per_call")
 #: Own time per cycle and time per call of a function that a run does not have.
@@ -43,7 +47,8 @@ Clue = tuple[float, Evidence] | None
 class Case:
     """What a diagnosis starts from: the pairs of processes, their EFFECTS, and the change of the step time.
 
-    `step_verdict` says whether that change is proven. `machines` names both runs' hardware if it differs.
+    `step_verdict` says whether that change is proven. `machines` names both runs' hardware if it differs. `whole` is
+    the change over the whole run, if its steps were timed.
     """
 
     pairs: tuple[Pair, ...]
@@ -51,6 +56,7 @@ class Case:
     step_time: Effect | None = None
     step_verdict: Verdict = "inconclusive"
     machines: str = ""
+    whole: Effect | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +65,7 @@ class View:
 
     `resources` are means over cycles by device and metric. `amounts` are rates multiplied by the cycle's duration. If
     the runs have different kinds of cycle (`same_cycles` is false), only times per call and resources are comparable.
-    `peers` are the other processes of the job.
+    `peers` are the other processes of the job. `tails` are the slow steps of the whole run, if it was timed.
 
     `work` has one row per function: device, name, category, is_collective, is_resized (its calls have other sizes),
     `<measure>_base` and `<measure>_other` of calls, total_ns, self_ns and ns_per_call, `<measure>_real` (that measure
@@ -75,6 +81,7 @@ class View:
     work: pl.DataFrame
     same_cycles: bool = True
     peers: tuple[Pair, ...] = ()
+    tails: Tails | None = None
 
     @property
     def rank(self) -> int | None:
@@ -100,6 +107,20 @@ class View:
     def is_slower(self) -> bool:
         """Whether cycles really take longer."""
         return self.same_cycles and self.step.rose(by=self.least_ns)
+
+    @property
+    def is_of_time(self) -> bool:
+        """Whether windows of time stand for cycles, because no steps were recorded: then only rates say anything."""
+        return all(run.anchor == WINDOWS for run in (*self.pair.base, *self.pair.other))
+
+    @property
+    def has_tail(self) -> bool:
+        """Whether really more steps of the whole run are slow, which makes the mean step longer."""
+        tails = self.tails
+        if tails is None or tails.added_ns < self.least_ns:
+            return False
+        # A regular distance is no accident by itself.
+        return tails.p_value <= (SURE if tails.other.every is None else _REGULAR)
 
     @property
     def is_faster(self) -> bool:
@@ -280,14 +301,21 @@ def weigh(start: float, clues: Sequence[Clue]) -> tuple[float, tuple[Evidence, .
 def views(case: Case) -> tuple[View, ...]:
     """A view of each pair of the case, in order."""
     return tuple(
-        view_of(pair, case.effects, [other for other in case.pairs if other is not pair]) for pair in case.pairs
+        view_of(pair, case.effects, [other for other in case.pairs if other is not pair], case.whole)
+        for pair in case.pairs
     )
 
 
-def view_of(pair: Pair, effects: pl.DataFrame, peers: Sequence[Pair] = ()) -> View:
-    """The view of one pair. `effects` is EFFECTS of all pairs; `peers` are the other pairs."""
-    base, other = ([_Run(run) for run in side] for side in (pair.base, pair.other))
+def view_of(pair: Pair, effects: pl.DataFrame, peers: Sequence[Pair] = (), whole: Effect | None = None) -> View:
+    """The view of one pair. `effects` is EFFECTS of all pairs; `peers` are the other pairs.
+
+    With the change of the `whole` run a cycle of the base, as it was profiled, changes as much as a step of that run.
+    """
+    is_timed = all(run.run_resources.height for run in (*pair.base, *pair.other))
+    base, other = ([_Run(run, is_timed) for run in side] for side in (pair.base, pair.other))
     step = changed([run.cycles for run in base], [run.cycles for run in other], relative=MATERIAL, unit="ns")
+    if whole is not None and whole.ratio and step.base:
+        step = Change(step.base, step.base * whole.ratio, whole.is_different, "ns")
     names = dict.fromkeys(name for run in (*base, *other) for name in run.parts)
     least = MATERIAL * (step.base or 0.0)
     parts = {
@@ -302,14 +330,19 @@ def view_of(pair: Pair, effects: pl.DataFrame, peers: Sequence[Pair] = ()) -> Vi
     anchors = [{run.observed.anchor for run in side} for side in (base, other)]
     work = _work(effects.filter(pl.col("process") == pair.label), pair)
     work = _with_single_tests(work, base, other, step)
-    return View(pair, step, parts, resources, amounts, work, same_cycles=anchors[0] == anchors[1], peers=tuple(peers))
+    same = anchors[0] == anchors[1]
+    return View(pair, step, parts, resources, amounts, work, same, tuple(peers), tails_of(pair))
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """A run's values by complete cycle, in order of time: durations, parts, resources."""
+    """A run's values by complete cycle, in order of time: durations, parts, resources.
+
+    If `is_timed`, resources are those of the whole run, by stretch.
+    """
 
     observed: Observation
+    is_timed: bool
     cycles: Floats = field(init=False)
     parts: Mapping[str, Floats] = field(init=False)
     resources: Mapping[tuple[str, str], tuple[Floats, Floats, str | None]] = field(init=False)
@@ -324,6 +357,8 @@ class _Run:
             parts[str(name)] = filled["total_ns"].fill_null(0).cast(pl.Float64).to_numpy()
         object.__setattr__(self, "parts", parts)
         object.__setattr__(self, "resources", _series(self.observed, whole))
+        if self.is_timed:
+            object.__setattr__(self, "resources", {**self.resources, **_of_run(self.observed)})
 
     def part(self, name: str) -> Floats:
         return self.parts[name] if name in self.parts else np.zeros(self.cycles.size)
@@ -361,6 +396,15 @@ def _series(observed: Observation, whole: pl.DataFrame) -> dict[tuple[str, str],
             mine["dur_ns"].cast(pl.Float64).to_numpy(),
             mine["unit"][0],
         )
+        for (device, metric), mine in rows.partition_by(["device", "metric"], as_dict=True).items()
+    }
+
+
+def _of_run(observed: Observation) -> dict[tuple[str, str], tuple[Floats, Floats, str | None]]:
+    """The same by stretch of the whole run, with the mean step of each stretch."""
+    rows = observed.run_resources.with_columns(pl.col("device", "metric", "unit").cast(pl.String)).sort("stretch")
+    return {
+        (str(device), str(metric)): (mine["mu"].to_numpy(), mine["step_ns"].to_numpy(), mine["unit"][0])
         for (device, metric), mine in rows.partition_by(["device", "metric"], as_dict=True).items()
     }
 

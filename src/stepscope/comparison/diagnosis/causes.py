@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stepscope.comparison.diagnosis import cpu, gpu, io, links, memory, operators, python, workload
+from stepscope.comparison.diagnosis import (
+    cpu,
+    gpu,
+    io,
+    links,
+    memory,
+    operators,
+    over_time,
+    python,
+    workload,
+)
 from stepscope.comparison.diagnosis.case import COLLECTIVES, Case, Judgement, Missing, Rule, Suspect, View, views
 from stepscope.comparison.diagnosis.change import ABSENT
 from stepscope.comparison.diagnosis.straggler import straggler
@@ -31,25 +41,36 @@ RULES: tuple[Rule, ...] = (
     *operators.RULES,
     *workload.RULES,
     *memory.RULES,
+    *over_time.RULES,
 )
 
 _HOST = ("host_overhead", "data_loading", "slow_operator", "disk_io", "memory_pressure")
+_OVER_TIME = ("slow_tail", "growing_steps")
 #: The consequences of each cause that may appear to be causes themselves.
 FOLLOWS: dict[str, tuple[str, ...]] = {
-    "cpu_contention": ("cpu_frequency", "gil_contention", *_HOST),
-    "cpu_frequency": _HOST,
-    "gil_contention": ("cpu_contention", *_HOST),
+    "cpu_contention": ("cpu_frequency", "gil_contention", *_HOST, *_OVER_TIME),
+    "cpu_frequency": (*_HOST, *_OVER_TIME),
+    "gil_contention": ("cpu_contention", *_HOST, "slow_tail"),
     "gpu_frequency": ("slow_kernel", "host_overhead", "slow_operator"),
     "interconnect_pcie": ("slow_kernel", "straggler_rank", "network", "host_overhead", "data_loading"),
     "interconnect_nvlink": ("slow_kernel", "straggler_rank", "network", "host_overhead"),
-    "network": ("straggler_rank",),
-    "disk_io": ("host_overhead",),
-    "data_loading": ("disk_io", "host_overhead"),
-    "python_gc": ("host_overhead",),
+    "network": ("straggler_rank", "slow_tail"),
+    "disk_io": ("host_overhead", "slow_tail", "periodic_work"),
+    "data_loading": ("disk_io", "host_overhead", "slow_tail", "periodic_work"),
+    "python_gc": ("host_overhead", "slow_tail", "periodic_work"),
+    "periodic_work": ("slow_operator", "workload_change", "slow_tail", *_HOST),
+    "growing_steps": ("slow_operator", "slow_tail", *_HOST),
     "slow_operator": ("slow_kernel", "host_overhead", "memory_growth"),
     "slow_kernel": ("host_overhead",),
     "memory_pressure": ("disk_io", "host_overhead"),
-    "memory_growth": ("workload_change", "slow_operator", "python_gc", "memory_pressure", "host_overhead"),
+    "memory_growth": (
+        "workload_change",
+        "slow_operator",
+        "python_gc",
+        "memory_pressure",
+        "host_overhead",
+        "growing_steps",
+    ),
     "workload_change": (
         "slow_operator",
         "slow_kernel",
@@ -58,6 +79,8 @@ FOLLOWS: dict[str, tuple[str, ...]] = {
         "python_gc",
         "memory_growth",
         "cpu_contention",
+        "slow_tail",
+        "periodic_work",
     ),
 }
 #: Two causes that together explain more than this much of the difference explain the same time twice.

@@ -151,8 +151,13 @@ def _core_use(view: View) -> _CoreUse:
     share = view.resource(PROCESS, "process_runq_time")
     of_base, of_other = (wait.base or 0.0) / (view.step.base or 1.0), (wait.other or 0.0) / (view.step.other or 1.0)
     longer = of_other - of_base > _LONGER and (share.delta > 0 or not share.is_known)
-    waits = wait.rose(by=_WAITING * view.base_ns) and view.is_slower and longer
-    is_own = own.is_known and own.delta > 0.5 * wait.delta and wait.delta > 0.5 * view.delta_ns
+    # Neighbours that come and go make some steps slow, whose waits are as long as they are.
+    in_tail = view.has_tail and view.tails is not None and wait.delta > 0.5 * view.tails.added_ns
+    may_wait = view.is_slower or view.is_of_time
+    waits = longer and ((wait.rose(by=_WAITING * view.base_ns) and may_wait) or in_tail)
+    # Neighbours on the same core or caches make equal work take somewhat longer too.
+    is_own = own.is_known and own.delta > max(0.5 * wait.delta, (_STRETCHED - 1) * (own.base or 0.0))
+    is_own = is_own and wait.delta > 0.5 * view.delta_ns
     is_busy = load.rose(by=_LOAD_POINTS) and outside is not None and outside >= _HALF_CORE
     shared = is_busy and slower is not None and slower >= _STRETCHED
     return _CoreUse(wait, own, load, slower, waits, is_own, shared)
@@ -174,7 +179,7 @@ def cpu_contention(view: View) -> Judgement:
         return RuledOut(name, "threads wait for cores, but this process itself keeps them busy")
     if not use.waits and not use.shared:
         return RuledOut(name, _no_contention(use))
-    if view.same_cycles and not view.is_slower:
+    if view.same_cycles and not (view.is_slower or view.has_tail or view.is_of_time):
         return RuledOut(name, "the machine is busier, but cycles do not take longer")
     confidence, shown = weigh(0.65, _contention_clues(view, use))
     clock = core_clock(view)

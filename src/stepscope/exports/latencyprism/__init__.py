@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 import polars as pl
 
-from stepscope.comparison.cases import cases
+from stepscope.core.cases import cases
 from stepscope.core.errors import MissingTable, StepscopeError
 from stepscope.core.result_tables import ATTRIBUTION, CYCLES
 from stepscope.core.trace import Result, Results

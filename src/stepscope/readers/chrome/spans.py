@@ -126,7 +126,10 @@ def _written_in_two_passes(
     is_group_end = is_last | ((np.append(sign_[1:], 1) > 0) & (sign_ < 0))
     is_exact = np.zeros(is_mixed.size, np.bool_)
     is_exact[of[1:][(sign_[1:] < 0) & (np.diff(ts[some]) < 0) & ~is_last[:-1]]] = True
-    is_exact[of[is_group_end & (np.cumsum(sign_, dtype=np.int64) != 0)]] = False
+    is_first = np.append([True] * (of.size > 0), of[1:] != of[:-1])
+    n_open = np.cumsum(sign_, dtype=np.int64)
+    n_before = (n_open - sign_)[np.maximum.accumulate(np.where(is_first, np.arange(of.size), 0))]
+    is_exact[of[is_group_end & (n_open != n_before)]] = False
     begin, end = (some[is_exact[of] & (sign_ == one)] for one in (1, -1))
     is_exact[track[begin[ts[end] < ts[begin]]]] = False
     begin, end = (rows[is_exact[track[begin]]] for rows in (begin, end))

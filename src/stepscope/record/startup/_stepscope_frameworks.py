@@ -31,14 +31,13 @@ def after_import(framework: str, module: ModuleType, log: Any, steps: str, windo
     rank = files.rank_of(os.environ)
     if rank is not None:
         facts["rank"] = rank
-    settings = files.Settings.of(steps, window)
+    # Without a profile steps are timed all the same, and dumps of the recorder ask for profiles later.
+    settings = files.Settings.of(steps, window) or files.Settings()
     trigger = os.environ.get("STEPSCOPE_RECORD_TRIGGER", "")
-    if settings is None and trigger:  # none except for dumps of the recorder
-        settings = files.Settings()
     if framework == "torch" and os.environ.get("STEPSCOPE_RECORD_SNAPSHOTS"):
         _snapshots(module, log, files)
     make = {"torch": _torch, "paddle": _paddle, "jax": _jax}[framework]
-    made = make(module, log, settings, files, _ends(log.folder, trigger)) if settings is not None else None
+    made = make(module, log, settings, files, _ends(log.folder, trigger))
     # Reported last: the recorder explains a missing profile by the last messages.
     log.add(**facts)
     if made is None:
@@ -48,6 +47,8 @@ def after_import(framework: str, module: ModuleType, log: Any, steps: str, windo
         log.issue("profile_left_out", "%s %s does not show when a step ends" % (framework, version))
         return
     _at_the_end(profile)
+    _at_the_end(listener)
+    log.steps = listener
     os.register_at_fork(after_in_child=listener.in_child)
     if settings.is_window:
         ask = profile.ask if profile.any_thread else _on_main_thread(profile)
@@ -72,7 +73,7 @@ def _torch(torch: ModuleType, log: Any, settings: Any, files: Any, ends: Any) ->
     if adapter.is_helper():
         return None
     profile = files.Profile(adapter.TorchProfiler(torch, log.folder, files), log, settings, ends)
-    steps = _module("steps").Steps(profile, log)
+    steps = _module("steps").Steps(profile, log, _module("step_times").make(log.folder, files))
     return profile, steps if adapter.watch(torch, steps) else None
 
 
@@ -80,7 +81,7 @@ def _paddle(paddle: ModuleType, log: Any, settings: Any, files: Any, ends: Any) 
     adapter = _module("paddle")
     profiler = adapter.PaddleProfiler(paddle, log.folder, files)
     profile = files.Profile(profiler, log, settings, ends)
-    steps = _module("steps").Steps(profile, log)
+    steps = _module("steps").Steps(profile, log, _module("step_times").make(log.folder, files))
     return profile, steps if adapter.watch(paddle, steps, profiler) else None
 
 
@@ -88,7 +89,7 @@ def _jax(jax: ModuleType, log: Any, settings: Any, files: Any, ends: Any) -> Any
     adapter = _module("jax")
     profiler = adapter.JaxProfiler(jax, log.folder, files)
     profile = files.Profile(profiler, log, settings, ends)
-    steps = _module("steps").Steps(profile, log)
+    steps = _module("steps").Steps(profile, log, _module("step_times").make(log.folder, files))
     return profile, steps if adapter.watch(jax, steps, profiler) else None
 
 

@@ -137,7 +137,7 @@ def watch(jax: ModuleType, steps: Any, profiler: JaxProfiler) -> bool:
     # It begins when it is made, not when it is entered.
     @functools.wraps(make)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        if not steps.profile.is_over:
+        if steps.wants_ranges:
             steps.marked()
         make(self, *args, **kwargs)
 

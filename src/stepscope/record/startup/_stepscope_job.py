@@ -35,6 +35,8 @@ class HookLog:
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
+        #: What counts the steps of a framework, and the times of steps that the job marks itself, if it does.
+        self.steps = self.times = None  # type: Any
 
     def add(self, **fields: Any) -> None:
         """Write a message; nothing happens if the folder is gone or full."""
@@ -149,9 +151,45 @@ class AfterImport:
             sys.meta_path.remove(self)
 
 
+#: The log of this process, once it is watched.
+_watched = []  # type: list[HookLog]
+
+
+def step() -> None:
+    """A turn of the job's own loop begins: what `stepscope.step()` calls."""
+    for log in _watched:
+        if log.steps is not None:
+            log.steps.marked()
+        else:
+            if log.times is None:
+                log.times = _own_times(log.folder)
+            log.times.ended(3, is_unlike=False)
+
+
+def _own_times(folder: str) -> Any:
+    """Times of steps in a process without a framework, in a file of their own."""
+    import atexit
+
+    times = _module("step_times").StepTimes(folder, _module("profile").rank_of(os.environ), ".loop")
+    atexit.register(times.flush)
+    os.register_at_fork(after_in_child=times.in_child)
+    return times
+
+
+def _module(name: str) -> Any:
+    """A module of this folder, which is on the path only meanwhile."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path.insert(0, here)
+    try:
+        return importlib.import_module("_stepscope_" + name)
+    finally:
+        sys.path.remove(here)
+
+
 def start(folder: str, steps: str, window: str = "") -> None:
     """Start watching this process. `steps` is A:B, `window` two times of the monotonic clock; neither: no profile."""
     log = HookLog(folder)
+    _watched.append(log)
     collections = Collections(folder)
     gc.callbacks.append(collections.called)
     os.register_at_fork(after_in_child=collections.open)

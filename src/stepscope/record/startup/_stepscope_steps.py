@@ -28,10 +28,10 @@ _NAMES = (None, "module calls", "optimizer steps", "named ranges")
 
 
 class Steps:
-    """Counts steps of this process, and reports the begin of each to `profile`."""
+    """Counts steps of this process, and reports the begin of each to `profile` and to `times`."""
 
-    def __init__(self, profile: Any, log: Any) -> None:
-        self.profile, self._log = profile, log
+    def __init__(self, profile: Any, log: Any, times: Any) -> None:
+        self.profile, self._log, self._times = profile, log, times
         self._source = _NOTHING
         self._range = None  # type: Any
         self._n_ranges = self._n_optimizer = 0
@@ -116,13 +116,23 @@ class Steps:
             self._lead, self._model = known[2], known
             self._tell(_MODULE, known[2])
 
+    @property
+    def wants_ranges(self) -> bool:
+        """Whether ranges may be steps: ranges mark them, or it is not known yet what does."""
+        return self._source == _RANGE or not self.profile.is_over
+
     def is_enough(self) -> bool:
         """Whether the profile needs no other events than ends of steps such as this one."""
         return self._source > _MODULE and self.profile.is_content()
 
+    def at_exit(self) -> None:
+        """The process ends."""
+        self._times.flush()
+
     def in_child(self) -> None:
         """In a forked child."""
         self._inside.clear()
+        self._times.in_child()
         self.profile.in_child()
 
     def _tell(self, source: int, n: int) -> None:
@@ -131,7 +141,11 @@ class Steps:
                 return
             self._source = source
             self._log.add(step_source=_NAMES[source])
+        is_near = self.profile.is_near
+        self._times.ended(source, is_unlike=is_near)
         self.profile.step_begins(n)
+        if is_near or self.profile.is_near:
+            self._times.unlike()
 
 
 def _holds_something(module: Any) -> bool:

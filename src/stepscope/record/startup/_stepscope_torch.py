@@ -339,7 +339,7 @@ def _watch_ranges(kind: Any, steps: Any) -> None:
     original = kind.__enter__
 
     def enter(self: Any) -> Any:
-        if not steps.profile.is_over:
+        if steps.wants_ranges:
             steps.named_range(self.name)
         return original(self)
 

@@ -47,6 +47,7 @@ FIGURES = Registry(
         "operators": "stepscope.renderers.figures.ranked:OPERATORS",
         "kernels": "stepscope.renderers.figures.ranked:KERNELS",
         "communication": "stepscope.renderers.figures.stacked:COMMUNICATION",
+        "collectives": "stepscope.renderers.figures.collectives",
         "memory": "stepscope.renderers.figures.over_time:MEMORY",
         "timeline": "stepscope.renderers.figures.over_time:TIMELINE",
         "device-utilisation": "stepscope.renderers.figures.over_time:DEVICE_UTILISATION",

@@ -32,7 +32,8 @@ async def progress(site: Site, request: Request) -> Response:  # noqa: ARG001  e
     return JSONResponse(body, headers=NO_STORE)
 
 
-async def _scene(site: Site, request: Request) -> Scene:
+async def scene_for(site: Site, request: Request) -> Scene:
+    """The trace of the address laid out, without the kinds that are hidden. Raises Waiting, StepscopeError."""
     index = request.path_params["index"]
     stamps = site.session.stamps((index,))
     hidden = KINDS.intersection(request.query_params.get("hide", "").split(","))
@@ -47,7 +48,7 @@ async def layout_of(site: Site, request: Request) -> Response:
     key = ("snapshot", index, session.stamps((index,)))
     if await ask(site, request, key, lambda: snapshots_of(session, (index,))):
         return JSONResponse({"snapshot": True}, headers=NO_STORE)
-    scene = await _scene(site, request)
+    scene = await scene_for(site, request)
     memory = await asyncio.to_thread(companion_of, session, index)
     return JSONResponse({**await asyncio.to_thread(layout, scene), "memory": memory}, headers=NO_STORE)
 
@@ -56,7 +57,7 @@ async def window(site: Site, request: Request) -> Response:
     """What the timeline draws between two times, at a width in pixels."""
     low, high = range_of(request)
     pixels = min(max(number_of(request, "px", 1_000), 16), MOST_PIXELS)
-    scene = await _scene(site, request)
+    scene = await scene_for(site, request)
     tracks, flat = _numbers(request, "tracks"), _numbers(request, "flat")
     data = await asyncio.to_thread(draw_window, scene, low, high, pixels, tracks, flat)
     return Response(data, media_type="application/octet-stream", headers=NO_STORE)
@@ -64,7 +65,7 @@ async def window(site: Site, request: Request) -> Response:
 
 async def span(site: Site, request: Request) -> Response:
     """Everything that is known about one span, as JSON."""
-    scene = await _scene(site, request)
+    scene = await scene_for(site, request)
     return JSONResponse(await asyncio.to_thread(inspection.span_details, scene, request.path_params["span"]))
 
 
@@ -72,7 +73,7 @@ async def statistics(site: Site, request: Request) -> Response:
     """Sums over the spans of a range of time, as JSON."""
     low, high = range_of(request)
     tracks = _numbers(request, "tracks") if request.query_params.get("tracks") else None
-    scene = await _scene(site, request)
+    scene = await scene_for(site, request)
     return JSONResponse(await asyncio.to_thread(inspection.statistics, scene, low, high, tracks))
 
 
@@ -81,7 +82,7 @@ async def search(site: Site, request: Request) -> Response:
     text = request.query_params.get("q", "")
     if not text:
         raise StepscopeError("nothing to search for", "give a part of a name")
-    scene = await _scene(site, request)
+    scene = await scene_for(site, request)
     exact = bool(request.query_params.get("exact"))
     return JSONResponse(await asyncio.to_thread(partial(inspection.matching_spans, exact=exact), scene, text))
 

@@ -75,6 +75,8 @@ def _summed_up(links: Links, table: str, row: Mapping[str, Any], own: Mapping[st
     if table == "predictions":
         return links.what_if(str(row["scenario"]).replace(" + ", "\n"), **own)
     if table == "modules" and row.get("path"):
+        if row.get("device_total_ns"):
+            return links.table("kernels", **own, o__by="module", where=_inside(str(row["path"])))
         # A module's range has the last part of its path as its name.
         return links.to("/timeline", **own, q="nn.Module: " + str(row["path"]).rsplit("/", 1)[-1], exact=1)
     if table == "communication" and row.get("collective"):
@@ -83,6 +85,12 @@ def _summed_up(links: Links, table: str, row: Mapping[str, Any], own: Mapping[st
     if summed is None or not set(summed.same) <= row.keys() or row.get("calls") == 0:
         return None
     return links.table(summed.table, **own, **summed.parameters, where=_condition(row, summed.same))
+
+
+def _inside(path: str) -> str:
+    """The condition for what this module or one inside it launched, as long as it fits into an address."""
+    name = path[-_LONGEST_NAME:].replace("'", "''")
+    return f"starts_with(module || '/', '{name}/')" if len(path) <= _LONGEST_NAME else f"contains(module, '{name}')"
 
 
 def _named_like(row: Mapping[str, Any]) -> str:

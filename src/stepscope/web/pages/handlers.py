@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 from starlette.exceptions import HTTPException
 
@@ -15,6 +16,7 @@ from stepscope.query import tables as query_tables
 from stepscope.renderers import figures
 from stepscope.web.pages import memory, what_if
 from stepscope.web.pages.drilldown import address_of_difference, address_of_row
+from stepscope.web.pages.links import stretch_columns
 from stepscope.web.pages.rows import FORMATS, attachment, known_format, sheet
 from stepscope.web.pages.sections import PAGES, asked_by, filled, lacking
 from stepscope.web.pages.site import Site, ask, html, inputs_of, links_to
@@ -103,7 +105,10 @@ async def table(site: Site, request: Request) -> Response:
 
     same = {k.replace(".", "__"): v for k, v in query.items()}
     downloads = [(label, links.to(f"/download/{name}.{kind}", **same)) for kind, (label, _) in FORMATS.items()]
-    return html(site, request, "table.html", title=name, doc=query_tables.find(name).doc, sheet=made, question=question,
+    marking = {k: v for k, v in parameters.items() if v and k not in ("page", "t", "columns", "all", "sort")}
+    marked = links.to("/timeline", marks=urlencode({"table": name, **marking})) if stretch_columns(columns) else None
+    return html(site, request, "table.html", title=name, marked=marked, doc=query_tables.find(name).doc, sheet=made,
+                 question=question,
                  choices=choices(name, dict(question.options)), parameters=parameters, page=page,
                  per_page=_ROWS_PER_PAGE, all_columns=answer.frame.columns, again=again, sorted_by=sorted_by,
                  downloads=downloads, remarks=answer.remarks, chart=chart, links=links)  # fmt: skip

@@ -12,10 +12,15 @@ if TYPE_CHECKING:
 
 
 #: Columns that hold the start and the length of what a row is about, the first pair that is there.
-_STRETCHES = (("ts_ns", "dur_ns"), ("ts_ns", "window_ns"), ("ts_ns", "total_ns"))
+_STRETCHES = (("ts_ns", "dur_ns"), ("ts_ns", "on_path_ns"), ("ts_ns", "window_ns"), ("ts_ns", "total_ns"))
 _NAMES = ("name", "op", "module")
 _LONGEST_NAME = 1_000
 _AROUND_NS = 500_000
+
+
+def stretch_columns(columns: Sequence[str]) -> tuple[str, str] | None:
+    """The columns of a table that hold the start and the length of what a row is about, if it has them."""
+    return next((pair for pair in _STRETCHES if set(pair) <= set(columns)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +89,14 @@ class Links:
         """The timeline with the events of a row: its span, its stretch of time, its step, or all of its name."""
         index = self.input_of(row)
         parameters: dict[str, object] = {"t": index} if index is not None else {}
-        if index is not None and row.get("span_id") is not None:
+        if index is not None and row.get("span_id") is not None and row.get("on_path_ns") is None:
             return self.to("/timeline", **parameters, span=row["span_id"])
         for start, length in _STRETCHES:
             if index is not None and row.get(start) is not None and row.get(length):
                 low, high = int(row[start]), int(row[start]) + max(int(row[length]), 1)
                 margin = max((high - low) // 20, 1)
+                if length == "window_ns" and row.get("step") is not None:
+                    parameters["step"] = row["step"]
                 return self.to("/timeline", **parameters, **{"from": low - margin, "to": high + margin},
                                range=f"{low}-{high}")  # fmt: skip
         if index is not None and row.get("peak_ts_ns") is not None:

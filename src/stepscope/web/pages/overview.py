@@ -13,7 +13,7 @@ from stepscope.renderers import figures
 from stepscope.web.pages.drilldown import address_of_row
 from stepscope.web.pages.highlights import Card, cards, has_stacks, operator_card
 from stepscope.web.pages.rows import sheet
-from stepscope.web.pages.site import Site, answers, html, inputs_of, links_of, links_to
+from stepscope.web.pages.site import Site, answers, ask, html, inputs_of, links_of, links_to
 from stepscope.web.pages.table_query import Question, answered
 from stepscope.web.session import Busy
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+    from stepscope.core.report import Report
     from stepscope.core.trace import Meta
     from stepscope.web.pages.links import Links
     from stepscope.web.session import Session
@@ -97,6 +98,13 @@ async def overview(site: Site, request: Request) -> Response:
                  chart=glance.chart, colours=figures.COLOURS, links=links)  # fmt: skip
     _read_ahead(session, before.inputs)
     return page
+
+
+async def report_of(site: Site, request: Request) -> Report:
+    """The report of the inputs in the address, as the first page shows it. Raises Waiting, StepscopeError."""
+    key, work = _questions(site.session, links_to(site, request, inputs_of(site, request)))[0]
+    report: Report = await ask(site, request, key, work)
+    return report
 
 
 def begin(session: Session) -> None:

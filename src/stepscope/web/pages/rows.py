@@ -51,12 +51,16 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """Rows of a table ready to be drawn. `hidden` are columns in which no value is known."""
+    """Rows of a table ready to be drawn. `hidden` are columns in which no value is known.
+
+    `depths` has how deep each row is, if the rows are a tree in its order: each is followed by those inside it.
+    """
 
     heads: tuple[Head, ...]
     rows: tuple[tuple[tuple[Cell, ...], str | None], ...]
     n_rows: int
     hidden: tuple[str, ...] = ()
+    depths: tuple[int, ...] = ()
 
 
 def sheet(
@@ -100,7 +104,8 @@ def sheet(
         made_columns.append(_number_cells(texts, raw, is_ratio) if number else _text_cells(shown_texts))
     made = list(zip(*made_columns, strict=True)) if made_columns else []
     targets = [link(row, shown.columns) for row in _plain(shown).iter_rows(named=True)] if link else [None] * len(made)
-    return Sheet(tuple(heads), tuple(zip(made, targets, strict=True)), frame.height, tuple(hidden))
+    depths = shown["depth"].to_list() if {"path", "depth"} <= set(frame.columns) and not sort else ()
+    return Sheet(tuple(heads), tuple(zip(made, targets, strict=True)), frame.height, tuple(hidden), tuple(depths))
 
 
 def _inside_out(stack: str) -> str:

@@ -43,10 +43,13 @@ _OPERATOR_COLUMNS = ("rank", "trace", "name", "calls", "device_self_ns", "device
                      "host_total_ns", "host_mean_ns", "tc_self_ratio")  # fmt: skip
 _KERNEL_COLUMNS = ("rank", "trace", "name", "op", "kernel_class", "calls", "total_ns", "share_ratio", "mean_ns",
                    "p95_ns", "max_ns", "est_occupancy_ratio", "tensor_ratio", "dram_ratio", "sm_ratio")  # fmt: skip
+_MODULE_COLUMNS = ("rank", "trace", "path", "calls", "device_total_ns", "device_self_ns", "backward_device_ns",
+                   "host_total_ns", "host_self_ns", "backward_host_ns", "n_operators")  # fmt: skip
 _PREDICTION_COLUMNS = ("rank", "trace", "scenario", "step_ns", "predicted_ns", "gain_ratio", "low_ns", "high_ns",
                        "basis", "binds_next", "reason")  # fmt: skip
 _HOLDER_COLUMNS = ("rank", "trace", "device", "holder", "category", "line", "bytes", "share_ratio", "n_blocks",
                    "confidence_ratio")  # fmt: skip
+_LATE_COLUMNS = ("step", "rank", "late_ns", "came_last", "exchanges", "wait_ns", "max_wait_ns", "transfer_ns")
 _LEAK_COLUMNS = ("rank", "trace", "device", "line", "bytes", "n_blocks", "n_eighths", "n_freed", "freed_bytes")
 PAGES: Mapping[str, Page] = {
     "operators": Page(
@@ -55,7 +58,7 @@ PAGES: Mapping[str, Page] = {
         (
             Section("Operators", "operators", columns=_OPERATOR_COLUMNS, rows=25),
             Section("By shapes of inputs", "operators", {"by": "shape"}, chart=False),
-            Section("Modules", "modules"),
+            Section("Modules", "modules", columns=_MODULE_COLUMNS, rows=400),
             Section("Named ranges", "user-ranges"),
         ),
     ),
@@ -105,9 +108,14 @@ PAGES: Mapping[str, Page] = {
     ),
     "communication": Page(
         "Communication and ranks",
-        "Collectives with other ranks: how much of their time computation hides, and how the ranks differ.",
+        "Collectives with other ranks: who waits for whom, how fast they are, and how much computation hides.",
         (
-            Section("Collectives", "communication", rows=20),
+            Section("Ranks over time: waits and transfers", "collectives", {"by": "call"}, chart_only=True),
+            Section("Who is late, step by step", "collectives", {"by": "step"}, _LATE_COLUMNS),
+            Section("Ranks and links to blame", "stragglers"),
+            Section("Sizes and bandwidth", "collectives", chart_only=True),
+            Section("How fast each size is", "message-sizes"),
+            Section("Collectives of each rank", "communication", rows=20),
             Section("Hidden behind computation", "overlap"),
             Section("Ranks side by side", "timeline", {"by": "rank"}),
             Section("Steps of each rank", "steps", rows=12),

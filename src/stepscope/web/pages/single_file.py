@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from stepscope.web.timeline.scene import Scene
 
 
-_TIMELINE = ("layout.js", "panel.js", "timeline.js")
+_TIMELINE = ("layout.js", "marks.js", "panel.js", "timeline.js")
 _IMPORT = re.compile(r"^import [^;]*;\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export ", re.MULTILINE)
 _PAGE_MODULES = ("source.js", "sorting.js", "charts.js", "page.js")

@@ -1,5 +1,6 @@
 // Draws the timeline on a canvas. Times go to x by the window alone, so that old data can be shown until new data is there.
 import { LANE } from "./layout.js";
+import { drawFlags, drawMarks } from "./marks.js";
 import { duration } from "./source.js";
 
 export const LABELS = 210, RULER = 40;
@@ -47,7 +48,11 @@ export function draw(context, state) {
   drawSteps(context, state, at);
   drawRuler(context, state, at, scale);
   drawRange(context, state, at);
-  clipped(context, LABELS, RULER, width - LABELS, height - RULER, () => drawArrows(context, state, at));
+  clipped(context, LABELS, 0, width - LABELS, height, () => {
+    drawMarks(context, state, at);
+    drawArrows(context, state, at);
+    drawFlags(context, state, at);
+  });
   drawScrollbar(context, state, pinned);
 }
 
@@ -179,23 +184,39 @@ function drawLine(context, state, row, y, at) {
   context.stroke();
 }
 
+// The steps of the first trace below the ruler, with lines through all rows; those of the others in the head of the trace.
 function drawSteps(context, state, at) {
-  const trace = state.traces[0];
-  clipped(context, LABELS, RULER - 18, state.width - LABELS, state.height, () => {
-    for (const [step, start, length] of trace.layout.steps) {
-      const left = at(start + trace.offset), right = at(start + length + trace.offset);
-      if (right < LABELS || left > state.width || right - left < 3) continue;
-      context.fillStyle = state.colours.step;
-      context.fillRect(Math.round(left), RULER, 1, state.height - RULER);
-      context.fillStyle = state.colours.lane;
-      context.fillRect(left + 0.5, RULER - 17, right - left - 1, 15);
-      if (right - left > 18) {
-        context.fillStyle = state.colours.quiet;
-        const text = right - left > 70 ? `step ${step}` : String(step);
-        if (right - left > text.length * 6.5) context.fillText(text, Math.max(left, LABELS) + 4, RULER - 9);
-      }
+  const seen = new Set([state.traces[0]]);
+  clipped(context, LABELS, RULER + state.rows.pinned.total, state.width - LABELS, state.height, () => {
+    for (const row of state.rows.rows) {
+      if (row.kind !== "group" || seen.has(row.trace)) continue;
+      seen.add(row.trace);
+      drawStepsOf(context, state, row.trace, at, RULER + state.rows.pinned.total + row.y - state.scroll + 3, state.colours.panel);
     }
   });
+  clipped(context, LABELS, RULER - 18, state.width - LABELS, state.height, () => {
+    for (const left of drawStepsOf(context, state, state.traces[0], at, RULER - 17, state.colours.lane)) {
+      context.fillStyle = state.colours.step;
+      context.fillRect(left, RULER, 1, state.height - RULER);
+    }
+  });
+}
+
+// Where they begin.
+function drawStepsOf(context, state, trace, at, y, colour) {
+  const lefts = [];
+  for (const [step, start, length] of trace.layout.steps) {
+    const left = at(start + trace.offset), right = at(start + length + trace.offset);
+    if (right < LABELS || left > state.width || right - left < 3) continue;
+    lefts.push(Math.round(left));
+    context.fillStyle = colour;
+    context.fillRect(left + 0.5, y, right - left - 1, 15);
+    if (right - left <= 18) continue;
+    context.fillStyle = state.colours.quiet;
+    const text = right - left > 70 ? `step ${step}` : String(step);
+    if (right - left > text.length * 6.5) context.fillText(text, Math.max(left, LABELS) + 4, y + 8);
+  }
+  return lefts;
 }
 
 function drawRuler(context, state, at, scale) {
@@ -239,12 +260,12 @@ function drawRange(context, state, at) {
 function drawArrows(context, state, at) {
   const own = state.selected;
   if (!own?.details) return;
-  const from = placed(state, own.trace, own.details, at);
+  const tops = topsOf(state), from = placed(tops, own.trace, own.details, at);
   if (!from) return;
   context.lineWidth = 1.4;
   for (const link of own.details.links) {
     if (link.how === "inside" || link.ts_ns === null) continue;
-    const to = placed(state, own.trace, link, at);
+    const to = placed(tops, own.trace, link, at);
     if (!to) continue;
     const towards = link.how === "launched by" || link.how === "operator";
     const [a, b] = towards ? [to, from] : [from, to];
@@ -262,12 +283,19 @@ function drawArrows(context, state, at) {
   }
 }
 
-function placed(state, index, span, at) {
-  const both = [...state.rows.pinned, ...state.rows.rows];
-  const row = both.find((one) => one.kind === "track" && one.trace.index === index && one.track.id === span.track);
-  if (!row) return null;
-  const top = row.pinned ? RULER + row.y : RULER + state.rows.pinned.total + row.y - state.scroll;
-  return { x: at(span.ts_ns + row.trace.offset), y: top + (row.folded ? 0 : (span.depth ?? 0)) * LANE + LANE / 2 };
+// Where each track is drawn now, by trace and track.
+export function topsOf(state) {
+  const tops = new Map();
+  for (const row of [...state.rows.rows, ...state.rows.pinned]) {
+    const top = row.pinned ? RULER + row.y : RULER + state.rows.pinned.total + row.y - state.scroll;
+    if (row.kind === "track") tops.set(row.key, { top, folded: row.folded, offset: row.trace.offset });
+  }
+  return tops;
+}
+
+function placed(tops, index, span, at) {
+  const row = tops.get(`${index}.${span.track}`);
+  return row ? { x: at(span.ts_ns + row.offset), y: row.top + (row.folded ? 0 : (span.depth ?? 0)) * LANE + LANE / 2 } : null;
 }
 
 function drawScrollbar(context, state, pinned) {

@@ -43,11 +43,13 @@ function stacked(rows) {
   return rows;
 }
 
-// What to add to a trace's times so that all lie on the axis of the first.
-export function offsetsOf(layouts, align) {
+// What to add to a trace's times so that all lie on the axis of the first; by step: of the chosen one, else the first common.
+export function offsetsOf(layouts, align, chosen) {
   const base = layouts[0];
   return layouts.map((layout) => {
     if (align === "step" && base.steps.length && layout.steps.length) {
+      const has = (steps) => chosen && steps.find(([step]) => String(step) === chosen);
+      if (has(base.steps) && has(layout.steps)) return has(base.steps)[1] - has(layout.steps)[1];
       const common = layout.steps.find(([step]) => base.steps.some(([other]) => other === step));
       const own = common ?? layout.steps[0];
       const other = common ? base.steps.find(([step]) => step === common[0]) : base.steps[0];

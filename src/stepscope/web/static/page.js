@@ -1,6 +1,6 @@
 // What every page does: theme, charts, tables sorted in place, forms with short addresses, waiting, new files.
 import { drawCharts } from "./charts.js";
-import { makeSortable } from "./sorting.js";
+import { makeSortable, makeTree } from "./sorting.js";
 
 const root = document.body.dataset.root || "";
 
@@ -90,6 +90,7 @@ document.addEventListener("click", (event) => {
 });
 document.getElementById("theme")?.addEventListener("click", toggleTheme);
 document.querySelectorAll("table.sortable").forEach(makeSortable);
+document.querySelectorAll("table.tree").forEach(makeTree);
 shortenForms();
 drawCharts(root);
 if (document.querySelector("[data-waiting]")) wait();

@@ -1,4 +1,5 @@
 // The panel next to the timeline. Everything is put in as text: names come from traces and are never markup.
+import { duration } from "./source.js";
 
 export function element(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
@@ -15,7 +16,8 @@ export function showDetails(panel, details, open, more) {
     element("li", {}, element("button", { type: "button", onclick: () => open(link) }, `${link.how}: ${link.name} (${link.duration})`)));
   panel.replaceChildren(
     element("h2", {}, details.name || "(no name)"),
-    element("p", {}, element("button", { type: "button", onclick: more.zoom }, "Zoom to it"), " ", element("button", { type: "button", onclick: more.alike }, "All of this name")),
+    element("p", {}, element("button", { type: "button", onclick: more.zoom }, "Zoom to it"), " ", element("button", { type: "button", onclick: more.alike }, "All of this name"), " ",
+      element("button", { type: "button", onclick: more.measure, title: "Key M" }, "Measure")),
     element("dl", {}, ...pairs([["start", details.start], ["duration", details.duration], ...details.facts])),
     ...(links.length ? [element("h3", {}, "Tied to"), element("ul", {}, ...links)] : []),
     ...(details.stack.length ? [element("h3", {}, "Call stack, outermost first"), element("ol", {}, ...details.stack.map((frame) => element("li", {}, frame)))] : []),
@@ -26,9 +28,26 @@ function pairs(facts) {
   return facts.flatMap(([name, value]) => [element("dt", {}, name.replaceAll("_", " ")), element("dd", {}, value)]);
 }
 
-// `flames` are the addresses of flame graphs of a part's range, by what they are of.
-export function showStatistics(panel, parts, alike) {
-  panel.replaceChildren(element("h2", {}, `Range of ${parts[0]?.sums.length ?? ""}`));
+// A mark: its row of the table, put before what the panel says of its span.
+export function showMark(panel, mark, list) {
+  panel.prepend(element("section", { class: "mark" }, element("p", {}, element("button", { type: "button", onclick: list }, "All marks")),
+    element("h2", {}, mark.name || "mark"), element("dl", {}, ...pairs(mark.facts))));
+  panel.scrollTop = 0;
+}
+
+export function showMarks(panel, title, marks, elsewhere, open) {
+  const ordered = [...marks].sort((a, b) => b.length - a.length), several = new Set(marks.map((one) => one.trace)).size > 1;
+  panel.replaceChildren(element("h2", {}, title), element("p", { class: "quiet" }, "Longest first. N and P step through them in order of time."),
+    element("table", {}, element("tbody", {}, ...ordered.map((one) => element("tr", {},
+      ...(several ? [element("td", { class: "number" }, one.trace.layout.rank ?? one.trace.index)] : []),
+      element("td", { class: "text", title: one.name }, element("button", { type: "button", onclick: () => open(one) }, one.name || "mark")),
+      element("td", { class: "number" }, duration(one.length)))))),
+    ...(elsewhere.length ? [element("h3", {}, "Not at one place"), element("ul", {}, ...elsewhere.map(([name, href]) => element("li", {}, href ? element("a", { href }, name) : name)))] : []));
+}
+
+// `measure` are lengths between two marks. `flames` are the addresses of flame graphs of a part's range, by what they are of.
+export function showStatistics(panel, parts, alike, measure) {
+  panel.replaceChildren(element("h2", {}, `Range of ${parts[0]?.sums.length ?? ""}`), ...(measure.length ? [element("dl", {}, ...pairs(measure))] : []));
   for (const { title, sums, flames } of parts) {
     if (parts.length > 1) panel.append(element("h3", {}, title));
     const facts = [["spans", sums.n_spans.toLocaleString("en")]];

@@ -40,6 +40,7 @@ export function serverSource(root, hidden) {
     layout: async (index) => (await call(index, "layout")).json(),
     span: async (index, id) => (await call(index, `span/${id}`)).json(),
     search: async (index, q, exact) => (await call(index, "search", exact ? { q, exact: 1 } : { q })).json(),
+    marks: async (index, query, traces) => (await call(index, "marks", { ...Object.fromEntries(new URLSearchParams(query)), t: traces.join(",") })).json(),
     statistics: async (index, low, high) => (await call(index, "statistics", { from: low, to: high })).json(),
     window: async (index, low, high, px, tracks, flat, signal) =>
       unpack(await (await call(index, "window", { from: low, to: high, px, tracks: tracks.join(","), flat: flat.join(",") }, signal)).arrayBuffer()),

@@ -1,7 +1,8 @@
 // The timeline: what is shown (and in the address), what the hands do, when data is asked for.
 import { draw, LABELS, palette, RULER, shadeOf, amount } from "./draw.js";
 import { LANE, offsetsOf, rowsOf, usualAlignment } from "./layout.js";
-import { element, showDetails, showStatistics } from "./panel.js";
+import { markChoices, marksOf } from "./marks.js";
+import { element, showDetails, showMark, showMarks, showStatistics } from "./panel.js";
 import { duration, embeddedSource, serverSource } from "./source.js";
 
 const $ = (id) => document.getElementById(id);
@@ -10,11 +11,13 @@ const parameters = new URLSearchParams(location.search);
 const state = {
   traces: [], rows: { pinned: [], rows: [] }, data: new Map(), from: 0, to: 1, scroll: 0, width: 0, height: 0, range: null,
   selected: null, sought: null, folded: new Set(split("fold")), pinned: new Set(split("pin")), colours: {}, palette: [],
+  marks: [], mark: null, flags: [], // rows of a table, the one stepped to, what is measured between
   hidden: new Set(split("hide")), unseen: new Set(), // kinds of the legend, and numbers of their categories
 };
 const search = { q: "", exact: false, hits: [], at: -1 };
 const asked = new Map();
-let source, bounds = [0, 1], framed = false, addressTimer = 0, askTimer = 0;
+const marking = { query: "", hits: [], elsewhere: [], count: 0, total: "" };
+let source, bounds = [0, 1], framed = false, pointer = 0, addressTimer = 0, askTimer = 0;
 
 function split(name) {
   return (parameters.get(name) ?? "").split(",").filter(Boolean).map(decodeURIComponent);
@@ -61,12 +64,16 @@ async function start() {
     $("find").value = parameters.get("q");
     await find(parameters.get("q"), Boolean(parameters.get("exact")), !parameters.get("from"));
   }
+  if ($("marks")) {
+    fillMarks(parameters.get("marks") ?? "");
+    if (parameters.get("marks")) await mark(parameters.get("marks"));
+  }
   if (parameters.get("span")) await open(Number(parameters.get("of") ?? state.traces[0].index), Number(parameters.get("span")), !parameters.get("from"));
   document.documentElement.dataset.timeline = "ready";
 }
 
 function align(how) {
-  offsetsOf(state.traces.map((one) => one.layout), how).forEach((offset, i) => { state.traces[i].offset = offset; });
+  offsetsOf(state.traces.map((one) => one.layout), how, $("step").value || parameters.get("step")).forEach((offset, i) => { state.traces[i].offset = offset; });
   if ($("align")) $("align").value = how;
   bounds = [Math.min(...state.traces.map((one) => one.layout.first_ns + one.offset)), Math.max(...state.traces.map((one) => one.layout.last_ns + one.offset))];
 }
@@ -74,11 +81,10 @@ function align(how) {
 function place() {
   const low = Number(parameters.get("from") ?? NaN), high = Number(parameters.get("to") ?? NaN);
   const step = parameters.get("step") && state.traces[0].layout.steps.find(([number]) => String(number) === parameters.get("step"));
+  if (step) $("step").value = parameters.get("step");
   if (high > low) go(low, high);
-  else if (step) {
-    $("step").value = parameters.get("step");
-    goToStep(step);
-  } else whole();
+  else if (step) goToStep(step);
+  else whole();
 }
 
 function goToStep([, low, length]) {
@@ -255,6 +261,7 @@ function remember() {
     set("span", state.selected ? String(state.selected.id) : "");
     set("of", state.selected && state.traces.length > 1 ? String(state.selected.trace) : "");
     set("q", search.q);
+    set("marks", marking.query);
     set("exact", search.exact ? "1" : "");
     set("fold", [...state.folded].map(encodeURIComponent).join(","));
     set("pin", [...state.pinned].map(encodeURIComponent).join(","));
@@ -287,7 +294,7 @@ async function open(index, id, zoom = false) {
     state.selected = { trace: index, id, details };
     const zoomTo = () => show(trace, details.track, details.ts_ns, details.dur_ns, true, details.depth);
     showDetails(panel, details, (link) => open(index, link.id, false).then(() => show(trace, link.track, link.ts_ns, link.dur_ns, false, link.depth)),
-      { zoom: zoomTo, alike: () => { $("find").value = details.name; find(details.name, true, false); } });
+      { zoom: zoomTo, measure: flag, alike: () => { $("find").value = details.name; find(details.name, true, false); } });
     if (zoom) zoomTo();
     remember();
     redraw();
@@ -312,7 +319,7 @@ function show(trace, track, start, length, zoom, depth = 0) {
   }
 }
 
-async function select(range) {
+async function select(range, measure = []) {
   state.range = range;
   remember();
   redraw();
@@ -322,8 +329,76 @@ async function select(range) {
       const title = trace.layout.rank === null ? trace.layout.label : `rank ${trace.layout.rank}`;
       return { title, sums: await source.statistics(trace.index, low, high), flames: flamesOf(trace, low, high) };
     }));
-    if (state.range === range) showStatistics(panel, parts, (name) => { $("find").value = name; find(name, true, false); });
+    if (state.range === range) showStatistics(panel, parts, (name) => { $("find").value = name; find(name, true, false); }, measure);
   } catch (error) { trouble(error); }
+}
+
+// ---- marks, and measuring between two
+
+function fillMarks(own) {
+  const choices = markChoices(state.traces, $("step").value, own);
+  $("marks").replaceChildren(...choices.map(([label, value]) => element("option", { value }, label)));
+  $("marks").value = own;
+}
+
+async function mark(query) {
+  $("trouble").hidden = true;
+  Object.assign(marking, { query, hits: [], elsewhere: [], count: 0, total: "" });
+  [state.marks, state.mark] = [[], null];
+  if (query) {
+    $("hits").textContent = "…";
+    try {
+      const { marks, ...rest } = await marksOf(state.traces, source, query);
+      if (marking.query !== query) return;
+      Object.assign(marking, rest);
+      state.marks = marks;
+      listMarks();
+    } catch (error) { trouble(error); }
+  }
+  if (!search.q) useMarks();
+  remember();
+  redraw();
+}
+
+// Without a search, what one steps through are the marks.
+function useMarks() {
+  Object.assign(search, { hits: marking.hits, at: -1, count: marking.count, total: marking.total });
+  tellHits();
+}
+
+function listMarks() {
+  showMarks(panel, $("marks").selectedOptions[0]?.textContent ?? "marks", marking.hits, marking.elsewhere, (one) => goToMark(one));
+}
+
+async function goToMark(one) {
+  state.mark = one;
+  if (!search.q) search.at = search.hits.indexOf(one);
+  tellHits();
+  show(one.trace, one.track, one.start, one.length, false, one.depth);
+  if (one.id === null) {
+    state.selected = null;
+    panel.replaceChildren();
+  } else await open(one.trace.index, one.id);
+  showMark(panel, one, listMarks);
+  redraw();
+}
+
+// The first key press marks one end, the second the other: of the selected span, else of the mark, else at the pointer.
+function flag() {
+  const own = state.selected?.details, at = state.mark?.trace ?? state.traces.find((one) => one.index === state.selected?.trace);
+  const place = state.mark ? { ts_ns: state.mark.start, dur_ns: state.mark.length, name: state.mark.name } : own;
+  const time = pointer || (state.from + state.to) / 2;
+  const end = place ? { start: place.ts_ns + at.offset, end: place.ts_ns + place.dur_ns + at.offset, name: place.name } : { start: time, end: time, name: "the pointer" };
+  state.flags = (state.flags.length === 1 ? [...state.flags, end] : [end]).sort((a, b) => a.start - b.start);
+  redraw();
+  if (state.flags.length < 2) {
+    $("hits").textContent = "A is set; select another span and press M";
+    return;
+  }
+  const [a, b] = state.flags;
+  const range = [a.start, b.start > a.start ? b.start : Math.max(a.end, b.end, a.start + 1)].map(Math.round);
+  tellHits();
+  select(range, [["A", a.name], ["B", b.name], ["start to start", duration(b.start - a.start)], ["end to start", duration(b.start - a.end)], ["start to end", duration(b.end - a.start)]]);
 }
 
 // Addresses of flame graphs of a range; a report in one file has none.
@@ -340,7 +415,7 @@ async function find(q, exact = false, jump = true) {
   Object.assign(search, { q, exact, hits: [], at: -1 });
   if (!q) {
     state.sought = null;
-    $("hits").textContent = "";
+    useMarks();
     remember();
     redraw();
     return;
@@ -370,7 +445,11 @@ async function find(q, exact = false, jump = true) {
 
 function tellHits() {
   const { hits, at, count, total } = search;
-  if (!search.q) return;
+  if (!search.q) {
+    const some = count > hits.length ? `the longest ${hits.length} of ${count.toLocaleString("en")}` : `${count}`;
+    $("hits").textContent = !marking.query ? "" : !count ? "no marks here" : `${at >= 0 ? `${at + 1} of ` : ""}${some}${total && ` · ${total}`}`;
+    return;
+  }
   $("hits").textContent = !count ? "nothing found" : `${at >= 0 ? `${(at + 1).toLocaleString("en")} of ` : ""}${count.toLocaleString("en")} · ${total}${count > hits.length ? " (first 20,000 can be stepped through)" : ""}`;
 }
 
@@ -378,11 +457,12 @@ async function step(by, zoom = false) {
   const { hits } = search;
   if (!hits.length) return;
   if (search.at < 0 && !zoom) {
-    const middle = state.from;
+    const middle = state.range?.[0] ?? state.from;
     const next = hits.findIndex((hit) => hit.start + hit.trace.offset >= middle);
     search.at = by > 0 ? (next < 0 ? 0 : next) : (next <= 0 ? hits.length : next) - 1;
   } else search.at = (((search.at + by) % hits.length) + hits.length) % hits.length;
   const hit = hits[search.at];
+  if (hit.facts) return goToMark(hit);
   tellHits();
   show(hit.trace, hit.track, hit.start, hit.length, false);
   await open(hit.trace.index, hit.id);
@@ -472,6 +552,7 @@ function click(x, y) {
   const target = under(x, y);
   if (!target) return;
   const { row } = target;
+  if (x >= LABELS) state.mark = null;
   if (x < LABELS || row.kind === "group") {
     if (row.kind === "track" && x > LABELS - 22) toggle(state.pinned, row.key);
     else if (row.kind !== "line") toggle(state.folded, row.key);
@@ -494,6 +575,7 @@ canvas.addEventListener("pointerdown", (event) => {
   canvas.focus({ preventScroll: true });
 });
 canvas.addEventListener("pointermove", (event) => {
+  pointer = timeAt(Math.max(event.offsetX, LABELS));
   if (!drag) return hover(event.offsetX, event.offsetY);
   const dx = event.offsetX - drag.x, dy = event.offsetY - drag.y;
   if (!drag.moved && Math.abs(dx) + Math.abs(dy) < 4) return undefined;
@@ -535,7 +617,7 @@ canvas.addEventListener("wheel", (event) => {
 
 const KEYS = {
   w: () => zoom(0.6), s: () => zoom(1 / 0.6), a: () => pan(-0.2), d: () => pan(0.2), ArrowLeft: () => pan(-0.2), ArrowRight: () => pan(0.2),
-  ArrowUp: () => scrollTo(state.scroll - 60), ArrowDown: () => scrollTo(state.scroll + 60), 0: whole, n: () => step(1), p: () => step(-1),
+  ArrowUp: () => scrollTo(state.scroll - 60), ArrowDown: () => scrollTo(state.scroll + 60), 0: whole, n: () => step(1), p: () => step(-1), m: flag, Enter: () => step(1),
   "/": () => $("find").focus(), "+": () => zoom(0.6), "-": () => zoom(1 / 0.6),
   f: () => {
     if (state.range) return go(...state.range);
@@ -544,7 +626,7 @@ const KEYS = {
     return trace && show(trace, own.track, own.ts_ns, own.dur_ns, true, own.depth);
   },
   Escape: () => {
-    [state.range, state.selected] = [null, null];
+    [state.range, state.selected, state.mark, state.flags] = [null, null, null, []];
     $("find").value = "";
     find("");
     panel.replaceChildren();
@@ -559,7 +641,7 @@ $("find").addEventListener("keydown", (event) => {
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest?.("input, select, textarea")) return;
   const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
-  if (!KEYS[key] || (key.startsWith("Arrow") && event.target !== canvas)) return;
+  if (!KEYS[key] || (key.length > 1 && key !== "Escape" && event.target !== canvas)) return;
   event.preventDefault();
   KEYS[key]();
 });
@@ -569,14 +651,23 @@ $("search").addEventListener("submit", (event) => {
   const q = $("find").value;
   if (q === search.q && search.hits.length) step(1);
   else find(q);
+  canvas.focus({ preventScroll: true });
 });
 $("find").addEventListener("search", () => { if (!$("find").value) find(""); });
 $("next").addEventListener("click", () => (search.q === $("find").value ? step(1) : find($("find").value)));
 $("previous").addEventListener("click", () => step(-1));
 $("all").addEventListener("click", whole);
 $("align")?.addEventListener("change", () => { align($("align").value); asked.clear(); layRows(); whole(); });
+$("marks")?.addEventListener("change", () => mark($("marks").value));
 $("step").addEventListener("change", () => {
   const chosen = state.traces[0].layout.steps.find(([step]) => String(step) === $("step").value);
+  if ($("align")?.value === "step") align("step");
+  if ($("marks")) {
+    // The critical path is that of the chosen step.
+    const isPath = marking.query.startsWith("table=critical-path");
+    fillMarks(isPath ? markChoices(state.traces, $("step").value, "")[2][1] : marking.query);
+    if (isPath) mark($("marks").value);
+  }
   return chosen ? goToStep(chosen) : whole();
 });
 $("keys").addEventListener("click", () => {

@@ -59,7 +59,7 @@ def span_details(scene: Scene, span_id: int) -> dict[str, Any]:
             for m, u, v in own.select("metric", "unit", "value").rows()
         ]
     links = _links(scene, span_id, row)
-    depths = _depths(scene, [span_id, *(link["id"] for link in links)])
+    depths = depths_of(scene, [span_id, *(link["id"] for link in links)])
     return {
         **_mention(scene, span_id),
         "depth": depths.get(span_id),
@@ -73,7 +73,7 @@ def span_details(scene: Scene, span_id: int) -> dict[str, Any]:
     }
 
 
-def _depths(scene: Scene, ids: Sequence[int]) -> dict[int, int]:
+def depths_of(scene: Scene, ids: Sequence[int]) -> dict[int, int]:
     """Depth of the lane in which each of these spans lies."""
     lanes = scene.lanes
     at = np.flatnonzero(np.isin(lanes.row, np.array(ids, np.uint32)))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.comparison.cases import Case, cases
+from stepscope.core.cases import Case, cases
 from stepscope.core.errors import StepscopeError
 
 

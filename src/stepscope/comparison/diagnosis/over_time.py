@@ -1,0 +1,129 @@
+"""Causes that show over the whole run, not in the mean step of a profile: periodic work, slow tails, growth."""
+
+from __future__ import annotations
+
+from stepscope.comparison.diagnosis.case import Judgement, Missing, Rule, View, not_slower
+from stepscope.comparison.diagnosis.change import Change, evidence, span
+from stepscope.comparison.diagnosis.cpu import waited
+from stepscope.comparison.model import Evidence, RuledOut
+from stepscope.comparison.whole_run import Tail, Tails, growth, of_processes
+from stepscope.core import units
+
+_NEEDS = "times of all steps, which stepscope record writes"
+#: Part of the added time that the tail must explain: less is beside the point.
+_LEAST_PART = 0.3
+#: Steps that grow do so steadily, and by so many times what the base's do.
+_STEADY, _BEYOND_BASE = 0.8, 2.0
+#: Work that returns so seldom is no batch that a few loader workers deliver by turns.
+_SELDOM = 8
+
+
+def periodic_work(view: View) -> Judgement:
+    """Work that comes every few steps, such as a checkpoint, a validation, or logging.
+
+    Necessary: slow steps at regular distances, which add more to the mean step than in the base, by 3 % of a step and
+    by a third of the added time.
+    """
+    name = "periodic_work"
+    if view.tails is None:
+        return Missing(name, _NEEDS)
+    base, other = view.tails.base, view.tails.other
+    refused = _no_tail(name, view, view.tails)
+    if refused is not None:
+        return refused
+    if other.every is None:
+        return RuledOut(name, "slow steps come at no regular distance")
+    each = units.duration(other.each_ns)
+    return view.suspect(
+        name,
+        f"every {other.every} steps one takes {each} more than the others",
+        view.tails.added_ns,
+        0.85 if other.every >= _SELDOM else 0.6,
+        _shown(base, other),
+        resource="steps",
+        advice=f"look for what the job does every {other.every} steps (a checkpoint, a validation, logging): "
+        "do it less often, or in a thread of its own",
+    )
+
+
+def slow_tail(view: View) -> Judgement:
+    """Single steps take much longer than the others, at no regular distance.
+
+    Necessary: slow steps all over the run, which add more to the mean step than in the base, by 3 % of a step and by a
+    third of the added time.
+    """
+    name = "slow_tail"
+    if view.tails is None:
+        return Missing(name, _NEEDS)
+    base, other = view.tails.base, view.tails.other
+    refused = _no_tail(name, view, view.tails)
+    if refused is not None:
+        return refused
+    if other.every is not None:
+        return RuledOut(name, f"slow steps come every {other.every} steps")
+    wait = waited(view)
+    if wait.delta > 0.5 * view.tails.added_ns:
+        return RuledOut(name, f"in slow steps the process waits for a core: {span(wait.base, wait.other, 'ns')} a step")
+    share = units.percent(other.n_slow / other.n_steps)
+    return view.suspect(
+        name,
+        f"{share} of the steps take {units.duration(other.each_ns)} more than the others",
+        view.tails.added_ns,
+        0.55,
+        _shown(base, other),
+        resource="steps",
+        advice="record such a step: stepscope record --keep 60s --trigger 2x --stacks",
+    )
+
+
+def growing_steps(view: View) -> Judgement:
+    """Steps grow longer while the run goes on: something accumulates.
+
+    Necessary: the typical step grows steadily, by 3 % of a step over the run, and twice as much as in the base.
+    """
+    name = "growing_steps"
+    left, right = (of_processes(side) for side in (view.pair.base, view.pair.other))
+    if not left or not right:
+        return Missing(name, _NEEDS)
+    base, other = max(growth(steps)[0] for steps in left), min(growth(steps) for steps in right)
+    rise, steadiness = other
+    added = 0.5 * (rise - max(base, 0.0))
+    if steadiness < _STEADY or rise < _BEYOND_BASE * max(base, 0.0) or added < view.least_ns:
+        return RuledOut(name, f"from the first quarter of the run to the last, steps change by {units.duration(rise)}")
+    if not view.is_slower:
+        return not_slower(name, view)
+    change = Change(base, rise, is_real=True, unit="ns")
+    return view.suspect(
+        name,
+        f"steps grow by {units.duration(rise)} during the run",
+        added,
+        0.8,
+        [evidence("growth of the typical step from the first to the last quarter of the run", change, unit="ns")],
+        resource="steps",
+        advice="look for what accumulates from step to step: lists, caches, graphs of losses, open files",
+    )
+
+
+def _no_tail(name: str, view: View, tails: Tails) -> RuledOut | None:
+    """Why there is no tail that matters; None if there is one."""
+    added, other = tails.added_ns, tails.other
+    if added < _LEAST_PART * view.delta_ns or not view.has_tail:
+        share = units.percent(other.n_slow / max(other.n_steps, 1))
+        return RuledOut(name, f"{share} of the steps are slow, which adds {units.duration(added)} to the mean step")
+    return None
+
+
+def _shown(base: Tail, other: Tail) -> list[Evidence]:
+    shares = Change(base.n_slow / base.n_steps, other.n_slow / other.n_steps, is_real=True, unit="ratio")
+    means = Change(base.excess_ns, other.excess_ns, is_real=True, unit="ns")
+    return [
+        evidence("what slow steps add to the mean step of the run", means, role="necessary", unit="ns"),
+        evidence("share of slow steps", shares, unit="ratio"),
+    ]
+
+
+RULES = (
+    Rule("periodic_work", periodic_work),
+    Rule("slow_tail", slow_tail),
+    Rule("growing_steps", growing_steps),
+)

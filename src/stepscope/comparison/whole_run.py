@@ -1,0 +1,255 @@
+"""The steps of the whole run, which `stepscope record` times besides the profile: hundreds, where a profile has ten.
+
+They decide whether two runs differ, and they show what a profile of a few steps misses: work that comes every so many
+steps, a tail of slow steps, and steps that grow. The profile explains where the time goes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from stepscope.comparison._resources import by_cycle, counters_around
+from stepscope.comparison.model import RUN_RESOURCES, TIMED_STEPS
+from stepscope.comparison.statistics import more_often
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from numpy.typing import NDArray
+
+    from stepscope.comparison.model import Observation, Pair
+    from stepscope.comparison.statistics import Floats
+    from stepscope.core.trace import Trace
+
+#: Fewer steps decide nothing: the profile has as many.
+LEAST_STEPS = 40
+#: Steps at the start of a run that warm it up: so many, or this share if that is more.
+_WARM_UP, _WARM_UP_SHARE = 3, 0.05
+#: Neighbouring steps of a run are averaged: the means of so many stretches are as good as independent.
+_BLOCKS = 40
+#: A slow step takes this share of the typical step longer, and so many standard deviations of the usual scatter.
+_SLOW, _SIGMAS = 0.3, 6.0
+#: Slow steps make a tail if there are so many, not in a single stretch: in at least half of so many stretches.
+_LEAST_SLOW, _STRETCHES = 5, 10
+#: Slow steps are regular if so many of the steps at a distance are slow, and have this part of the tail's time. A
+#: longer distance that has nearly as much is the better one, since shorter ones divide it.
+_REGULAR, _MOST_OF_TAIL, _LESS = 0.8, 0.4, 0.1
+_MAD_TO_SD = 1.4826
+#: Part of the length of regular slow steps from which on one of the base may be the same.
+_ALIKE = 0.5
+#: Steps grow if their order by length is nearly that of time, and they grow by this part over the run.
+STEADY, _MUCH = 0.9, 0.2
+
+
+def timed_steps(trace: Trace, pid: int | None) -> pl.DataFrame:
+    """TIMED_STEPS of a process, of all if `pid` is None; those that another source marks than most are left out."""
+    rows = trace.step_times if pid is None else trace.step_times.filter(pl.col("pid") == pid)
+    if rows.is_empty() or rows["pid"].n_unique() > 1:
+        return TIMED_STEPS.empty()
+    by_source = rows.group_by("source").agg(pl.col("n_steps").sum()).sort("n_steps", descending=True)
+    rows = rows.filter(pl.col("source") == by_source["source"][0]).sort("ts_ns")
+    numbered = rows.with_columns(
+        step=pl.col("n_steps").cast(pl.Int64).cum_sum() - pl.col("n_steps"),
+        dur_ns=pl.col("dur_ns") / pl.col("n_steps"),
+    )
+    skipped = max(_WARM_UP, int(_WARM_UP_SHARE * int(rows["n_steps"].sum())))
+    return TIMED_STEPS.conform(numbered.filter(~pl.col("is_profiled") & (pl.col("step") >= skipped)))
+
+
+def n_steps(pairs: Sequence[Pair], *, side: str) -> int:
+    """How many steps of the whole run were timed on a side, of its first process in all repeats."""
+    return sum(int(run.steps["n_steps"].sum()) for run in getattr(pairs[0], side)) if pairs else 0
+
+
+def run_steps(pairs: Sequence[Pair], *, side: str) -> list[Floats]:
+    """Of each repeat of a side the mean step (ns) of each of 40 stretches of its run, mean over its processes.
+
+    Empty if a process has no times of steps, or too few.
+    """
+    n_runs = min((len(getattr(pair, side)) for pair in pairs), default=0)
+    runs = [[getattr(pair, side)[i] for pair in pairs] for i in range(n_runs)]
+    if not all(int(process.steps["n_steps"].sum()) >= LEAST_STEPS for run in runs for process in run):
+        return []
+    means: list[Floats] = [np.mean([stretches(process.steps) for process in run], axis=0) for run in runs]
+    return means
+
+
+def stretches(steps: pl.DataFrame, n: int = _BLOCKS) -> Floats:
+    """The mean step of each of `n` stretches of TIMED_STEPS that have about as many steps. Units: ns."""
+    frame = _stretched(steps, n)
+    # A row of many steps may leave a stretch without its own.
+    values: Floats = np.interp(np.arange(n), frame["stretch"].to_numpy(), frame["step_ns"].to_numpy())
+    return values
+
+
+def _stretched(steps: pl.DataFrame, n: int) -> pl.DataFrame:
+    """A row for each stretch that has steps: stretch, ts_ns, dur_ns (from its first step to its last), step_ns."""
+    before = pl.col("n_steps").cum_sum() - pl.col("n_steps")
+    whole = pl.col("dur_ns") * pl.col("n_steps")
+    rows = steps.with_columns(stretch=before * n // pl.col("n_steps").sum(), end_ns=pl.col("ts_ns") + whole)
+    sums = rows.group_by("stretch").agg(
+        pl.col("ts_ns").min(), pl.col("end_ns").max(), step_ns=whole.sum() / pl.col("n_steps").sum()
+    )
+    return sums.with_columns(dur_ns=(pl.col("end_ns") - pl.col("ts_ns")).cast(pl.Int64)).sort("stretch")
+
+
+def run_resources(trace: Trace, pid: int | None, siblings: Collection[int], steps: pl.DataFrame) -> pl.DataFrame:
+    """RUN_RESOURCES of a process from the samples of its counters while TIMED_STEPS ran; empty with too few steps."""
+    if int(steps["n_steps"].sum()) < LEAST_STEPS:
+        return RUN_RESOURCES.empty()
+    bounds = _stretched(steps, _BLOCKS)
+    low, high = int(bounds["ts_ns"][0]), int(bounds["ts_ns"][-1] + bounds["dur_ns"][-1])
+    samples = counters_around(trace.counters, pid, siblings, low, high)
+    means = by_cycle(samples, bounds.rename({"stretch": "cycle"}))
+    return RUN_RESOURCES.conform(means.rename({"cycle": "stretch"}).join(bounds, on="stretch", how="left"))
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """Steps of a run that take much longer than its typical step. Units: ns.
+
+    `excess_ns` is what they add to the mean step, `each_ns` what each takes beyond the typical one. `every` is their
+    distance in steps if it is regular. `is_spread` says whether they come all over the run.
+    """
+
+    n_steps: int
+    n_slow: int
+    excess_ns: float
+    each_ns: float
+    every: int | None
+    is_spread: bool
+
+
+def tail(steps: pl.DataFrame, *, least_ns: float = 0.0) -> Tail:
+    """The tail of a run's steps; of rows that stand for several steps the mean counts.
+
+    If many slow steps come at a regular distance the tail is these alone. Slow steps take at least `least_ns` more than
+    the typical one.
+    """
+    values, counts, at = (steps[name].to_numpy() for name in ("dur_ns", "n_steps", "step"))
+    total = int(counts.sum())
+    if total < LEAST_STEPS:
+        return Tail(total, 0, 0.0, 0.0, None, is_spread=False)
+    middle = float(np.median(values))
+    scatter = _MAD_TO_SD * float(np.median(np.abs(values - middle)))
+    is_slow = values > middle + max(_SLOW * middle, _SIGMAS * scatter, least_ns)
+    period = _period(at, is_slow, values - middle)
+    every = None
+    if period is not None:
+        every, phase = period
+        is_slow &= at % every == phase
+    n_slow = int(is_slow.sum())
+    span = max(int(at[-1] - at[0]) + 1, 1)
+    held = np.unique((at[is_slow] - at[0]) * _STRETCHES // span).size
+    extra = ((values - middle) * counts)[is_slow]
+    return Tail(
+        total,
+        n_slow,
+        float(extra.sum()) / total,
+        float(extra.mean()) if n_slow else 0.0,
+        every,
+        is_spread=n_slow >= _LEAST_SLOW and 2 * held >= min(_STRETCHES, n_slow),
+    )
+
+
+def _period(at: NDArray[np.int64], is_slow: NDArray[np.bool_], extra: Floats) -> tuple[int, int] | None:
+    """The distance of slow steps and the first of them, if nearly each step at that distance is slow; None if not.
+
+    These steps must have much of the time of all slow steps, and the others be slow far less often.
+    """
+    slow, whole = at[is_slow], float(extra[is_slow].sum())
+    if slow.size < _LEAST_SLOW:
+        return None
+    best, most = None, _MOST_OF_TAIL
+    share = slow.size / at.size
+    for distance in range(2, int(at[-1] - at[0]) // _LEAST_SLOW + 1):
+        held = np.bincount(slow % distance, extra[is_slow], minlength=distance)
+        phase = int(held.argmax())
+        if held[phase] <= most * whole:
+            continue
+        is_there = at % distance == phase
+        is_regular = is_slow[is_there].mean() >= max(_REGULAR, min(2 * share, 1.0)) if is_there.any() else False
+        if is_regular and is_there.sum() >= _LEAST_SLOW:
+            best, most = (distance, phase), max(most, float(held[phase]) / whole - _LESS)
+    return best
+
+
+def growth(steps: pl.DataFrame) -> tuple[float, float]:
+    """How much longer the steps of the last quarter of a run take than those of the first, and how steadily (−1..1).
+
+    Steadiness is Spearman's rank correlation of the typical step of stretches with their order. Units: ns.
+    """
+    if int(steps["n_steps"].sum()) < LEAST_STEPS:
+        return 0.0, 0.0
+    parts = np.array_split(steps["dur_ns"].to_numpy(), 20)
+    typical = np.array([np.median(part) for part in parts if part.size])
+    if typical.size < 8 or np.ptp(typical) == 0:
+        return 0.0, 0.0
+    quarter = typical.size // 4
+    rise = float(np.median(typical[-quarter:]) - np.median(typical[:quarter]))
+    return rise, _steadiness(typical)
+
+
+@dataclass(frozen=True, slots=True)
+class Tails:
+    """The tails of both runs: of several repeats the largest of the base, and the smallest of the other."""
+
+    base: Tail
+    other: Tail
+
+    @property
+    def share(self) -> float:
+        """How many more of the other run's steps are slow, 0..1."""
+        return self.other.n_slow / self.other.n_steps - self.base.n_slow / self.base.n_steps
+
+    @property
+    def p_value(self) -> float:
+        """The chance of as many slow steps in the other run if both are alike; 1 if they are not all over it."""
+        counts = self.other.n_slow, self.other.n_steps, self.base.n_slow, self.base.n_steps
+        return more_often(*counts) if self.other.is_spread else 1.0
+
+    @property
+    def added_ns(self) -> float:
+        """How much more slow steps add to the mean step of the other run. Units: ns."""
+        return self.other.excess_ns - self.base.excess_ns
+
+
+def tails_of(pair: Pair) -> Tails | None:
+    """The tails of a process in both runs; None if a run has too few times of steps."""
+    left, right = of_processes(pair.base), of_processes(pair.other)
+    if not left or not right:
+        return None
+    other = min((tail(steps) for steps in right), key=lambda one: one.excess_ns)
+    # Slow steps of the base that are far shorter than what comes regularly here are something else.
+    least_ns = 0.0 if other.every is None else _ALIKE * other.each_ns
+    return Tails(max((tail(steps, least_ns=least_ns) for steps in left), key=lambda one: one.excess_ns), other)
+
+
+def without_growth(runs: Sequence[Floats]) -> list[Floats]:
+    """The means of stretches without the straight line on which steps that grow steadily lie, and with their mean.
+
+    What is left scatters as healthy steps do, while the growth itself is what differs.
+    """
+    return [_levelled(run) for run in runs]
+
+
+def _levelled(run: Floats) -> Floats:
+    order = np.arange(run.size)
+    slope, start = np.polyfit(order, run, 1)
+    is_steady = abs(_steadiness(run)) >= STEADY and abs(slope) * run.size >= _MUCH * float(np.median(run))
+    levelled: Floats = run - slope * order - start + run.mean() if is_steady else run
+    return levelled
+
+
+def _steadiness(values: Floats) -> float:
+    ranks = np.argsort(np.argsort(values, kind="stable"), kind="stable")
+    return float(np.corrcoef(ranks, np.arange(values.size))[0, 1])
+
+
+def of_processes(observed: Sequence[Observation]) -> list[pl.DataFrame]:
+    """TIMED_STEPS of those repeats that have enough of them."""
+    return [one.steps for one in observed if int(one.steps["n_steps"].sum()) >= LEAST_STEPS]

@@ -1,0 +1,92 @@
+"""Writes when the steps of this process end, over the whole run: eight bytes a mark, less than a megabyte an hour.
+
+The file is pidN.steps in the recording's folder, or pidN.loop.steps if the job marks its steps itself: a header, then
+marks. The header has Unix time and CLOCK_MONOTONIC at the first step (ns), process id, and rank (-1: none). A mark has
+the time since the mark before it (µs), how many steps ended in it, what marks them, and 1 if they are unlike others
+because a profiler started, ran or wrote. Without steps a mark is a pause: what marks steps changed.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from typing import Any
+
+MAGIC = b"STEPEND1"
+HEADER = struct.Struct("<8sqqii")
+MARK = struct.Struct("<IHBB")
+_MOST_US, _MOST_STEPS = (1 << 32) - 1, (1 << 16) - 1
+#: After so many marks, shorter steps share one.
+_FREE_MARKS, _LEAST_NS = 8_000, 33_000_000
+#: Marks are appended this often: a job that is killed loses those of a second.
+_FLUSH_NS = 1_000_000_000
+
+
+class StepTimes:
+    """The times of steps of this process. Nothing is opened between two writes: a job may close all files it has."""
+
+    def __init__(self, folder: str, rank: int | None, kind: str = "") -> None:
+        self._folder, self._rank, self._kind = folder, -1 if rank is None else rank, kind
+        self.in_child()
+
+    def in_child(self) -> None:
+        """In a forked child, which has a file of its own."""
+        self._pending = []  # type: list[bytes]
+        self._marked_ns = self._flushed_ns = self._n_steps = self._n_marks = self._source = 0
+        self._is_unlike = self._is_lost = False
+        self._path = os.path.join(self._folder, "pid%d%s.steps" % (os.getpid(), self._kind))
+
+    def ended(self, source: int, *, is_unlike: bool) -> None:
+        """A step that `source` marks ends now; the first one only begins the file."""
+        now = time.monotonic_ns()
+        if not self._marked_ns:
+            self._source, self._marked_ns, self._flushed_ns = source, now, now
+            unix = time.time_ns() - time.monotonic_ns() + now
+            self._pending.append(HEADER.pack(MAGIC, unix, now, os.getpid(), self._rank))
+            return
+        if source != self._source:
+            self._mark(now, 0)
+            self._source, self._n_steps, self._is_unlike = source, 0, False
+            return
+        self._n_steps += 1
+        self._is_unlike |= is_unlike
+        if self._n_marks < _FREE_MARKS or now - self._marked_ns >= _LEAST_NS or self._n_steps == _MOST_STEPS:
+            self._mark(now, self._n_steps)
+            self._n_steps, self._is_unlike = 0, False
+            if now - self._flushed_ns >= _FLUSH_NS:
+                self.flush()
+
+    def unlike(self) -> None:
+        """The step that runs is unlike others: a profiler starts, runs or writes."""
+        self._is_unlike = True
+
+    def flush(self) -> None:
+        """Append what is known; after the first failure (a full disk, a folder that is gone) nothing more."""
+        self._flushed_ns = self._marked_ns
+        text, self._pending = b"".join(self._pending), []
+        if self._is_lost or not text:
+            return
+        try:
+            handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError:
+            self._is_lost = True
+            return
+        try:
+            self._is_lost = os.write(handle, text) != len(text)
+        except OSError:
+            self._is_lost = True
+        finally:
+            os.close(handle)
+
+    def _mark(self, now: int, n_steps: int) -> None:
+        took = min((now - self._marked_ns) // 1000, _MOST_US)
+        # What the division leaves counts for the next mark, so that no error adds up.
+        self._marked_ns = now if took == _MOST_US else self._marked_ns + took * 1000
+        self._n_marks += 1
+        self._pending.append(MARK.pack(took, n_steps, self._source, self._is_unlike))
+
+
+def make(folder: str, files: Any) -> StepTimes:
+    """For this process."""
+    return StepTimes(folder, files.rank_of(os.environ))

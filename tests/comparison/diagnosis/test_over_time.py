@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import pytest
+from faulty_jobs import MS, Job, recorded
+
+from stepscope.comparison.model import TIMED_STEPS
+from stepscope.comparison.verdict import compare_runs
+
+BASE = Job()
+N = 400
+STEP_MS = recorded(BASE).complete_cycles["dur_ns"].mean() / MS
+
+
+def timed(seed, added_ms=0.0, job=BASE):
+    """A recording whose profile shows nothing, with steps of the whole run that take so much longer, each."""
+    profile = recorded(job, seed)
+    whole_ms = STEP_MS * (1 + 0.01 * np.random.default_rng(seed).standard_normal(N)) + added_ms
+    dur = whole_ms * MS
+    frame = {"step": np.arange(N), "ts_ns": (np.cumsum(dur) - dur).astype(np.int64), "dur_ns": dur, "n_steps": [1] * N}
+    return replace(profile, steps=TIMED_STEPS.conform(pl.DataFrame(frame)))
+
+
+def compared(added_ms):
+    return compare_runs([[timed(0)]], [[timed(1, added_ms)]])
+
+
+def every(distance, ms):
+    return np.where(np.arange(N) % distance == 5, ms, 0.0)
+
+
+def test_work_that_comes_every_few_steps_is_named_with_its_distance():
+    result = compared(every(20, 400.0))
+    (cause,) = result.causes
+    assert cause.category == "periodic_work"
+    assert "every 20 steps" in cause.statement
+    assert cause.explained_ns / MS == pytest.approx(20, rel=0.15)
+    assert "every 20 steps" in cause.advice
+
+
+def test_work_that_the_base_does_as_often_is_no_cause():
+    result = compare_runs([[timed(0, every(20, 400.0))]], [[timed(1, every(20, 400.0))]])
+    assert (result.verdict, result.causes) == ("no_difference", ())
+
+
+def test_slow_steps_at_random_are_a_tail():
+    slow = np.where(np.random.default_rng(5).random(N) < 0.06, 300.0, 0.0)
+    result = compared(slow)
+    assert [cause.category for cause in result.causes] == ["slow_tail"]
+    assert result.verdict == "different"
+
+
+def test_steps_that_grow_are_named():
+    result = compared(np.linspace(0, 60, N))
+    assert [cause.category for cause in result.causes] == ["growing_steps"]
+    assert result.proof is not None
+    assert result.proof.delta / MS == pytest.approx(30, rel=0.1)
+
+
+def test_a_change_that_a_noisy_profile_hides_is_proven_by_the_whole_run():
+    result = compared(15.0)
+    assert (result.verdict, result.step_verdict) == ("different", "different")
+    assert result.step_time is not None
+    assert not result.step_time.is_different
+    assert result.whole_run is not None
+    assert result.whole_run.n_base == N
+    assert result.added_ns / MS == pytest.approx(15, rel=0.1)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_healthy_runs_have_no_cause(seed):
+    result = compare_runs([[timed(seed)]], [[timed(seed + 50)]])
+    assert (result.verdict, result.causes) == ("no_difference", ())
+
+
+def test_without_times_of_steps_these_causes_are_not_judged():
+    result = compare_runs([[recorded(BASE, 0)]], [[recorded(BASE, 1)]])
+    missing = {row.category for row in result.ruled_out if "times of all steps" in row.reason}
+    assert missing == {"periodic_work", "slow_tail", "growing_steps"}

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import pytest
+from observations import observation, pair
+
+from stepscope.comparison.model import TIMED_STEPS
+from stepscope.comparison.verdict import step_effect
+from stepscope.comparison.whole_run import (
+    growth,
+    run_steps,
+    stretches,
+    tail,
+    tails_of,
+    timed_steps,
+    without_growth,
+)
+from stepscope.core.schema import STEP_TIMES
+from stepscope.core.trace import Meta, Trace
+
+MS = 1_000_000
+N = 400
+
+
+def steps_of(durations_ms, n_steps=1):
+    dur = np.asarray(durations_ms, float) * MS
+    counts = np.full(dur.size, n_steps)
+    at = np.cumsum(counts) - counts
+    begin = (np.cumsum(dur * counts) - dur * counts).astype(np.int64)
+    return TIMED_STEPS.conform(pl.DataFrame({"step": at, "ts_ns": begin, "dur_ns": dur, "n_steps": counts}))
+
+
+def noisy(mean_ms=20.0, n=N, seed=0):
+    return mean_ms * (1 + 0.02 * np.random.default_rng(seed).standard_normal(n))
+
+
+def trace_of(rows):
+    columns = ("pid", "ts_ns", "dur_ns", "n_steps", "source", "is_profiled")
+    frame = pl.DataFrame(rows, schema=columns, orient="row")
+    return Trace(Meta("x", "kineto"), {"step_times": STEP_TIMES.conform(frame)})
+
+
+def test_warm_up_and_profiled_steps_are_left_out_and_keep_their_numbers():
+    rows = [(1, i * 10 * MS, 10 * MS, 1, "optimizer steps", i in (50, 51)) for i in range(100)]
+    steps = timed_steps(trace_of(rows), 1)
+    assert steps["step"].to_list() == [i for i in range(5, 100) if i not in (50, 51)]
+    assert timed_steps(trace_of(rows), 2).is_empty()
+
+
+def test_the_source_of_most_steps_counts_and_short_steps_are_means():
+    rows = [(1, i * 30 * MS, 30 * MS, 3, "optimizer steps", False) for i in range(100)]
+    rows += [(1, -40 * MS, 40 * MS, 1, "module calls", False)]
+    steps = timed_steps(trace_of(rows), None)
+    assert steps["dur_ns"].unique().to_list() == [10 * MS]
+    assert steps["n_steps"].sum() == 300 - 15
+
+
+def test_stretches_are_means_of_equal_numbers_of_steps():
+    values = noisy()
+    assert stretches(steps_of(values), 10) / MS == pytest.approx(values.reshape(10, -1).mean(axis=1))
+
+
+def test_rows_of_many_steps_leave_no_stretch_without_a_value():
+    assert np.isfinite(stretches(steps_of([10.0] * 7, n_steps=20), 40)).all()
+
+
+@pytest.mark.parametrize("every", [3, 7, 20, 50])
+@pytest.mark.parametrize("phase", [0, 1])
+def test_slow_steps_at_a_distance_have_it_although_others_are_slow_too(every, phase):
+    values = noisy()
+    random = np.random.default_rng(1)
+    values[random.random(N) < 0.03] += 15.0
+    values[phase::every] += 60.0
+    slow = tail(steps_of(values))
+    assert (slow.every, slow.n_slow) == (every, len(values[phase::every]))
+    assert slow.excess_ns / MS == pytest.approx(60 / every, rel=0.1)
+
+
+def test_slow_steps_at_random_have_no_distance():
+    values = noisy()
+    slow = np.random.default_rng(3).random(N) < 0.06
+    values[slow] += 60.0
+    one = tail(steps_of(values))
+    assert (one.every, one.n_slow, one.is_spread) == (None, int(slow.sum()), True)
+
+
+def test_one_stretch_of_slow_steps_is_no_tail():
+    values = noisy()
+    values[100:112] += 60.0
+    assert not tail(steps_of(values)).is_spread
+
+
+def test_healthy_steps_have_no_tail_and_do_not_grow():
+    steps = steps_of(noisy())
+    assert tail(steps).n_slow == 0
+    rise, steadiness = growth(steps)
+    assert abs(rise) < 0.2 * MS
+    assert abs(steadiness) < 0.9
+
+
+def test_growth_is_the_rise_from_the_first_quarter_to_the_last():
+    rise, steadiness = growth(steps_of(noisy() + np.linspace(0, 16, N)))
+    assert rise / MS == pytest.approx(12, rel=0.1)
+    assert steadiness > 0.9
+
+
+def test_growth_does_not_count_as_scatter():
+    base, other = stretches(steps_of(noisy())), stretches(steps_of(noisy(seed=1) + np.linspace(0, 12, N)))
+    assert not step_effect([base], [other]).is_different
+    effect = step_effect(without_growth([base]), without_growth([other]))
+    assert effect.is_different
+    assert effect.delta / MS == pytest.approx(6, rel=0.1)
+
+
+@pytest.mark.parametrize(("more", "is_different"), [(0.0, False), (0.15, True)])
+def test_hundreds_of_steps_decide(more, is_different):
+    base, other = (noisy(seed=seed) * factor for seed, factor in ((0, 1.0), (1, 1 + more)))
+    runs = [pair(_with(base), _with(other))]
+    effect = step_effect(run_steps(runs, side="base"), run_steps(runs, side="other"))
+    assert effect.is_different == is_different
+
+
+def test_too_few_steps_decide_nothing():
+    assert run_steps([pair(_with(noisy(n=30)), _with(noisy()))], side="base") == []
+    assert tails_of(pair(_with(noisy(n=30)), _with(noisy()))) is None
+
+
+def _with(values):
+    return replace(observation([20 * MS] * 8), steps=steps_of(values))
