@@ -1,4 +1,4 @@
-"""Durations of steps that the hook shares are read once each, and the last 512 after a pause."""
+"""Times of steps are read once each while a job runs, also after a pause."""
 
 from __future__ import annotations
 
@@ -14,42 +14,49 @@ from stepscope.record.step_times import RunningJob
 
 sys.path.append(str(_STARTUP))
 
-import _stepscope_step_messages as messages
+import _stepscope_step_times as hook
 
 
 @pytest.fixture
 def steps(tmp_path, monkeypatch):
-    """Ends steps of these durations."""
+    """Ends steps that take so many µs."""
     (tmp_path / ".job").mkdir()
     now = [10**9]
-    monkeypatch.setattr(messages.time, "monotonic_ns", lambda: now[0])
-    ends = messages.StepEnds(str(tmp_path), 0)
+    monkeypatch.setattr(hook.time, "monotonic_ns", lambda: now[0])
 
-    def run(*times: int) -> None:
+    def run(*times: int, kind="", rank=None) -> hook.StepTimes:
+        ends = hook.StepTimes(str(tmp_path), rank, kind)
         for took in times:
-            now[0] += took
-            run.n += 1
-            ends.ended(run.n)
+            now[0] += took * 1000
+            ends.ended(2, is_unlike=took == 100)
+        ends.flush()
+        return ends
 
-    run.n, run.ends = 0, ends
     return run
 
 
 def test_each_step_is_read_once_and_those_of_a_profiler_have_no_time(tmp_path, steps):
+    steps(5, 7, 100, 8, rank=3)
     job = RunningJob.open(tmp_path)
+    assert job.steps({}) == [(os.getpid(), 3, 3, (7000, 0, 8000), (1, 1, 1))]
+    assert job.steps({os.getpid(): 2}) == [(os.getpid(), 3, 3, (8000,), (1,))]
+    assert job.steps({os.getpid(): 3})[0].times_ns == ()
+
+
+def test_the_job_s_own_marks_count(tmp_path, steps):
     steps(5, 7, 8)
-    [row] = job.steps({})
-    assert (row.pid, row.n, row.times_ns) == (os.getpid(), 3, (0, 7, 8))
-    steps.ends.skip()
-    steps(100, 9)
-    [row] = job.steps({os.getpid(): 3})
-    assert (row.n, row.times_ns) == (5, (0, 9))
+    steps(9, 9, kind=".loop")
+    [row] = RunningJob(tmp_path).steps({})
+    assert row.times_ns == (9000,)
 
 
-def test_after_a_long_pause_the_last_steps_are_read(tmp_path, steps):
-    steps(*range(1, 2001))
-    [row] = RunningJob(tmp_path).steps({os.getpid(): 7})
-    assert row.times_ns == tuple(range(2000 - 510, 2001))
+def test_half_a_mark_waits_and_a_file_that_has_only_begun_is_left_out(tmp_path, steps):
+    steps(5, 7, 8)
+    path = tmp_path / f"pid{os.getpid()}.steps"
+    path.write_bytes(path.read_bytes()[:-3])
+    assert RunningJob(tmp_path).steps({})[0].n == 1
+    path.write_bytes(b"STEP")
+    assert RunningJob(tmp_path).steps({}) == []
 
 
 def test_a_folder_without_a_running_recording_is_refused(tmp_path, monkeypatch):

@@ -13,6 +13,10 @@ from stepscope.watching import watcher
 from stepscope.watching.watcher import Stream, Watcher, follow_steps, load_state, save_state
 
 
+def _steps(pid, rank, n, times):
+    return Steps(pid, rank, n, tuple(map(int, times)), (1,) * len(times))
+
+
 class Job:
     """Two ranks whose steps come in blocks, of which those from 2000 on are slow."""
 
@@ -23,10 +27,7 @@ class Job:
 
     def steps(self, since):
         self.n = min(self.n + 100, 2100)
-        rows = [
-            Steps(pid, str(pid - 7), self.n, tuple(map(int, self.times[pid - 7, since.get(pid, 0) : self.n])))
-            for pid in (7, 8)
-        ]
+        rows = [_steps(pid, pid - 7, self.n, self.times[pid - 7, since.get(pid, 0) : self.n]) for pid in (7, 8)]
         return rows if self.n < 2100 or since.get(7, 0) < 2100 else []
 
     def is_recorded(self):
@@ -52,7 +53,7 @@ def test_a_slow_job_is_reported_once_for_all_ranks_and_after_a_restart(tmp_path,
 
 
 def test_state_survives_a_file_and_a_damaged_one_is_refused(tmp_path):
-    stream, _, interval = follow_steps(Stream(), Steps(7, "", 100, (0, *range(1000, 1099))), 1e-6)
+    stream, _, interval = follow_steps(Stream(), _steps(7, -1, 100, (0, *range(1000, 1099))), 1e-6)
     assert interval.shape == (99, 3)
     save_state(tmp_path / "state", {"process 1": stream})
     assert load_state(tmp_path / "state") == {"process 1": stream}

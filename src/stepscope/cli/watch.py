@@ -54,7 +54,7 @@ def command(
     """Say while a job runs when its steps take longer than they should, and why. Prints a line a minute.
 
     A command is recorded as by `stepscope record --keep 60s -o DIR`, and gets its exit code. Steps are known of Python
-    jobs with torch, Paddle or JAX. The watch ends when the job has ended.
+    jobs with torch, Paddle or JAX, or that call stepscope.step(). The watch ends when the job has ended.
     """
     rate = _rate(false_alarms)
     if bool(command_line) + bool(follow) + (pid is not None) != 1:

@@ -1,34 +1,36 @@
-"""Reads the durations of the steps of a job while it runs, from the memory that its start-up hook shares."""
+"""Reads the times of the steps of a job while it runs, from the files pidN.steps of its recording."""
 
 from __future__ import annotations
 
+import os
 import re
 import struct
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from stepscope.core.errors import StepscopeError
 from stepscope.record.system import meta
 from stepscope.record.system.proc import is_alive, read_once
 
-if TYPE_CHECKING:
-    import os
-
-#: As startup/_stepscope_step_messages.py writes them: a header, the number of steps that ended, their durations.
-_HEADER, _N_TIMES = 32, 512
-_TIMES = struct.Struct(f"<{1 + _N_TIMES}q")
+#: As startup/_stepscope_step_times.py writes them: magic, Unix time, clock, process, rank; then a mark each.
+_HEADER, _MARK = struct.Struct("<8sqqii"), struct.Struct("<IHBB")
+_NAME = re.compile(r"pid(\d{1,10})(\.loop)?\.steps")
 _APPEARS_S, _PAUSE_S = 20.0, 0.1
 
 
 class Steps(NamedTuple):
-    """Durations of steps in ns up to step `n` of a process, oldest first; `rank` is empty where it has none."""
+    """New marks of a process up to its mark `n`, oldest first: ns a step, and how many steps the mark is of.
+
+    A time of 0 is none: a profiler was at work, or what marks steps changed. `rank` is −1 where there is none.
+    """
 
     pid: int
-    rank: str
+    rank: int
     n: int
     times_ns: tuple[int, ...]
+    counts: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,21 +66,25 @@ class RunningJob:
         return (self.folder / meta.FOLDER).is_dir()
 
     def steps(self, since: dict[int, int]) -> list[Steps]:
-        """What each living process did since its step number in `since`, or its last 512 steps at the most."""
-        rows = []
-        for path in sorted((self.folder / meta.FOLDER).glob("steps-*")):
-            pid = path.name.partition("-")[2]
-            try:
-                n, *ring = _TIMES.unpack_from(path.read_bytes(), _HEADER)
-            except (OSError, struct.error):  # it ended just now, or has only begun
-                continue
-            if pid.isdecimal() and is_alive(int(pid)):
-                first = max(since.get(int(pid), 0), n - _N_TIMES + 1, 0)
-                times = tuple(ring[i % _N_TIMES] for i in range(first, n))
-                rows.append(Steps(int(pid), _rank_of(pid), n, times))
-        return rows
+        """What each living process did since its mark number in `since`. A job's own marks count before others."""
+        paths: dict[int, Path] = {}
+        for path in sorted(self.folder.glob("pid*.steps"), reverse=True):  # pid7.loop.steps is last, and counts
+            match = _NAME.fullmatch(path.name)
+            if match and is_alive(int(match[1])):
+                paths[int(match[1])] = path
+        rows = [_read(path, pid, since.get(pid, 0)) for pid, path in sorted(paths.items())]
+        return [row for row in rows if row is not None]
 
 
-def _rank_of(pid: str) -> str:
-    rank = re.search(r"(?:^|\0)RANK=(\d{1,9})(?:\0|$)", read_once(f"/proc/{pid}/environ") or "")
-    return rank[1] if rank else ""
+def _read(path: Path, pid: int, first: int) -> Steps | None:
+    """The marks from number `first` on; None if the file has only begun, or is gone."""
+    try:
+        with path.open("rb") as file:
+            *_, rank = _HEADER.unpack(file.read(_HEADER.size))
+            file.seek(first * _MARK.size, os.SEEK_CUR)
+            data = file.read()
+    except (OSError, struct.error):
+        return None
+    marks = list(_MARK.iter_unpack(data[: len(data) // _MARK.size * _MARK.size]))
+    times = tuple(0 if is_unlike or not n else took_us * 1000 // n for took_us, n, _, is_unlike in marks)
+    return Steps(pid, rank, first + len(marks), times, tuple(n for _, n, _, _ in marks))

@@ -39,22 +39,24 @@ _DUMP_S, _COMPARE_S = 120.0, 300.0
 
 @dataclass(frozen=True)
 class Stream:
-    """What is known of the steps of one process: `n` of them are read, of the process `pid`."""
+    """What is known of the steps of one process: `n` marks of the process `pid` are read, which are of `n_steps`."""
 
     model: ExpectedTime = field(default_factory=ExpectedTime)
     test: StreamTest = field(default_factory=StreamTest)
     pid: int = 0
     n: int = 0
+    n_steps: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """The state as values that JSON has."""
-        return {"model": json.loads(self.model.to_json()), "test": self.test.to_dict(), "pid": self.pid, "n": self.n}
+        numbers = {"pid": self.pid, "n": self.n, "n_steps": self.n_steps}
+        return {"model": json.loads(self.model.to_json()), "test": self.test.to_dict(), **numbers}
 
     @staticmethod
     def from_dict(state: dict[str, Any]) -> Stream:
         """The state that `to_dict` made. Raises `KeyError`, `TypeError` or `ValueError` if it is another."""
         model = ExpectedTime.from_json(json.dumps(state["model"]))
-        return Stream(model, StreamTest.from_dict(state["test"]), int(state["pid"]), int(state["n"]))
+        return Stream(model, StreamTest.from_dict(state["test"]), *(int(state[k]) for k in ("pid", "n", "n_steps")))
 
 
 def load_state(path: Path) -> dict[str, Stream]:
@@ -86,15 +88,16 @@ def save_state(path: Path, streams: dict[str, Stream]) -> None:
 def follow_steps(stream: Stream, steps: Steps, rate_per_s: float) -> tuple[Stream, list[Alarm], np.ndarray[Any, Any]]:
     """The stream with a process' new steps, their alarms, and expected time with low and high end, a row a step."""
     if steps.pid != stream.pid:
-        stream = replace(stream, model=stream.model.new_stream(), pid=steps.pid)
+        stream = replace(stream, model=stream.model.new_stream(), pid=steps.pid, n_steps=0)
+    n_steps = stream.n_steps + sum(steps.counts)
     times = np.array([time_ns for time_ns in steps.times_ns if time_ns > 0], dtype=float)
     if not len(times):
-        return replace(stream, n=steps.n), [], np.empty((0, 3))
+        return replace(stream, n=steps.n, n_steps=n_steps), [], np.empty((0, 3))
     expectation, model = observe(stream.model, times)
     usual_s = math.exp(float(np.median(model.recent))) / 1e9
     alarms, test = find_alarms(stream.test, expectation.error, expectation.log_time, rate_per_s * usual_s)
     interval = np.stack([expectation.expected, expectation.low, expectation.high], axis=1)
-    return Stream(model, test, steps.pid, steps.n), alarms, interval
+    return Stream(model, test, steps.pid, steps.n, n_steps), alarms, interval
 
 
 class Watcher:
@@ -133,14 +136,14 @@ class Watcher:
         rows = self._job.steps(known)
         worst: dict[str, dict[str, Any]] = {}
         for i, steps in enumerate(rows):
-            name = f"rank {steps.rank}" if steps.rank else f"process {i + 1}"
+            name = f"rank {steps.rank}" if steps.rank >= 0 else f"process {i + 1}"
             before = self._streams.get(name, Stream())
             stream, alarms, interval = follow_steps(before, steps, self._rate / len(rows))
             self._streams[name] = stream
             self._minute += [time_ns for time_ns in steps.times_ns if time_ns > 0]
             self._interval = interval[-1] if len(interval) else self._interval
             for alarm in alarms:
-                event = _alarm_event(alarm, name, steps, float(interval[alarm.cycle][0]))
+                event = _alarm_event(alarm, name, steps, stream.n_steps, float(interval[alarm.cycle][0]))
                 worst[alarm.kind] = max(worst.get(alarm.kind, event), event, key=lambda one: float(one["ratio"]))
         for kind, event in worst.items():
             if time.monotonic() - self._reported.get(kind, -math.inf) > _SAME_S:
@@ -200,10 +203,10 @@ class Watcher:
         return {**_compared(self._job.folder, folder), "event": "cause", "dump": str(folder)}
 
 
-def _alarm_event(alarm: Alarm, name: str, steps: Steps, expected_ns: float) -> dict[str, Any]:
+def _alarm_event(alarm: Alarm, name: str, steps: Steps, n_steps: int, expected_ns: float) -> dict[str, Any]:
     # Steps in which a profiler was at work have no time.
     place = [i for i, time_ns in enumerate(steps.times_ns) if time_ns > 0][alarm.cycle]
-    step, time_ns = steps.n - len(steps.times_ns) + place, steps.times_ns[place]
+    step, time_ns = n_steps - sum(steps.counts[place:]), steps.times_ns[place]
     what = {
         "stall": f"one step took {duration(time_ns)}",
         "slow": "the last 20 steps took longer than expected",

@@ -41,7 +41,7 @@ def stepping(monkeypatch):
 
 
 def told(folder) -> tuple[int, int, int, int]:
-    return struct.unpack_from("<qqqq", (folder / ".job" / f"steps-{os.getpid()}").read_bytes())
+    return struct.unpack("<qqqq", (folder / ".job" / f"steps-{os.getpid()}").read_bytes())
 
 
 def test_the_end_of_each_step_can_be_read_by_others(tmp_path, channel, stepping):

@@ -24,7 +24,7 @@ from stepscope.record.system import meta
 from stepscope.record.system.proc import is_alive
 
 _PIPE, _WISH, _ANSWER = "asked", "wish", "answer-"
-#: As startup/_stepscope_step_messages.py reads them.
+#: As startup/_stepscope_steps.py reads them.
 _STEP = struct.Struct("<qqqq")
 _WISHED = struct.Struct("<qqq72s")
 _BLOCK = 1 << 16
@@ -88,7 +88,7 @@ class Channel:
         steps = {}
         for path in self._folder.glob("steps-*"):
             pid, text = path.name.partition("-")[2], path.read_bytes()
-            if pid.isdecimal() and len(text) >= _STEP.size and (made := _STEP.unpack_from(text)[0]):
+            if pid.isdecimal() and len(text) == _STEP.size and (made := _STEP.unpack(text)[0]):
                 steps[int(pid)] = made
         return steps
 

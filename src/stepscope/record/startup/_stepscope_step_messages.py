@@ -2,8 +2,6 @@
 
 `.job/steps-PID` holds four numbers in memory shared with whoever reads it: steps made, when the last one ended
 (CLOCK_MONOTONIC, ns), how long it took (ns), and the median of the steps before it (ns; 0 while there are too few).
-Then follow the number of steps that ended, and the durations of the last 512 of them (ns; 0: a profiler was at work),
-that of step i at place i modulo 512.
 A step much slower than that is reported at once, as a line of JSON through the pipe `.job/asked`.
 """
 
@@ -19,7 +17,6 @@ import time
 from typing import Any, NamedTuple
 
 _STEP = struct.Struct("<qqqq")
-_TIME, _N_TIMES = struct.Struct("<q"), 512
 #: Number of the request, the first step to profile (0: any), how many, and the folder inside the recording.
 _WISH = struct.Struct("<qqq72s")
 #: The median is that of this many steps. With fewer, no step is called slow.
@@ -54,9 +51,7 @@ class StepEnds:
         self._sorted = []  # type: list[int]
         self._last_ns = 0
         self._is_unlike = False
-        self._n_ended = 0
-        size = _STEP.size + (1 + _N_TIMES) * _TIME.size
-        self._memory = _shared(os.path.join(self._job, "steps-%d" % os.getpid()), size)
+        self._memory = _shared(os.path.join(self._job, "steps-%d" % os.getpid()), _STEP.size)
         self._wishes = _shared(os.path.join(self._job, "wish"), 0)
         self._heard = self._wish_number()
 
@@ -66,12 +61,7 @@ class StepEnds:
         self._last_ns = now
         took, median = (now - before if before else 0), self._median()
         if self._memory is not None:
-            place = _STEP.size + (1 + self._n_ended % _N_TIMES) * _TIME.size
-            self._n_ended += 1
-            # The number is written last: a reader that sees it sees the rest.
-            _TIME.pack_into(self._memory, place, 0 if self._is_unlike else took)
             _STEP.pack_into(self._memory, 0, n_steps, now, took, median)
-            _TIME.pack_into(self._memory, _STEP.size, self._n_ended)
         if before and not self._is_unlike:
             if self._slower and median and took > self._slower * median:
                 self.tell(ask="slow-step", step=n_steps - 1, step_ns=took, median_ns=median)
