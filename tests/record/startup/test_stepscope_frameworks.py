@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import stepscope.record.startup
+from stepscope.record.startup._stepscope_step_times import HEADER, MARK
 
 FOLDER = Path(stepscope.record.startup.__file__).parent
 TRACE = b'{"traceEvents": [{"cat": "cpu_op"}]}'
@@ -215,16 +216,19 @@ def test_torch_is_profiled_by_calls_of_models(watch, log, tmp_path, monkeypatch)
     monkeypatch.setitem(sys.modules, "torch._inductor", module("torch._inductor"))
     fake = FakeTorch()
     watch("torch", fake.module)
-    outer, inner = fake.module.nn.Module(), fake.module.nn.Module()
+    kind = fake.module.nn.Module
+    outer, inner = type("Model", (kind,), {})(), kind()
     outer.forward = lambda x: inner(x) * 2
-    for _ in range(6):
+    for _ in range(40):
         assert outer(1) == 4
     assert fake.calls == WHOLE
     assert log.facts["step_source"] == "module calls"
     assert (tmp_path / f"pid{os.getpid()}.pt.trace.json.gz").exists()
-    kind = fake.module.nn.Module
-    # It is as it was, but for being another function.
+    # It is as it was, but for being another function; only the model's own calls are still counted.
     assert kind.__call__.__code__ is kind._wrapped_call_impl.__code__
+    log.steps.at_exit()
+    times = (tmp_path / f"pid{os.getpid()}.steps").read_bytes()
+    assert sum(n for _, n, _, _ in MARK.iter_unpack(times[HEADER.size :])) == 39
 
 
 def test_torch_is_profiled_by_named_ranges_and_scalers(watch, log):

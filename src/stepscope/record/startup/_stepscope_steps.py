@@ -99,7 +99,7 @@ class Steps:
         self.profile.safe_point(
             may_begin=here.n_calls > _KNOWN or (threading.current_thread() is threading.main_thread())
         )
-        if self._source > _MODULE or self.has_optimizer or self.profile.is_over:
+        if self._source > _MODULE or self.has_optimizer:
             return
         if not hasattr(here, "models"):
             here.models = {}
@@ -124,6 +124,15 @@ class Steps:
     def is_enough(self) -> bool:
         """Whether the profile needs no other events than ends of steps such as this one."""
         return self._source > _MODULE and self.profile.is_content()
+
+    def is_settled(self) -> bool:
+        """Whether no calls of modules are needed any more, except those of the model whose calls are the steps."""
+        is_known = self._source > _MODULE or self.has_optimizer or self._lead >= _TAKES_OVER
+        return self.profile.is_over and is_known
+
+    def model(self) -> Any:
+        """The model whose calls are the steps; None if something else marks them."""
+        return self._model[0]() if self._source == _MODULE and not self.has_optimizer else None
 
     def at_exit(self) -> None:
         """The process ends."""

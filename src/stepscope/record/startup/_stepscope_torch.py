@@ -306,13 +306,18 @@ class Modules:
         self._wrapper = kind.__call__ = _like(self._original, _call)
 
     def rest(self) -> None:
-        """Report no more calls.
+        """Report no more calls, except those of the kind of model whose calls are the steps.
 
         The wrapper stays, because torch.compile stores and compares it, but it gets the code of the wrapped function.
         """
-        if not self.is_resting:
-            self.is_resting = True
-            self._wrapper.__code__ = self._original.__code__
+        if self.is_resting:
+            return
+        self.is_resting = True
+        model = self._steps.model()
+        kind = type(model)  # type: Any
+        if model is not None and kind.__call__ is self._wrapper:
+            kind.__call__ = _like(self._original, _call)
+        self._wrapper.__code__ = self._original.__code__
 
     def _call(self, module: Any, args: Any, kwargs: Any) -> Any:
         thread = get_ident()
@@ -321,7 +326,7 @@ class Modules:
         self._busy.add(thread)
         try:
             self._steps.module_called(module)
-            if self._steps.profile.is_over:
+            if self._steps.is_settled():
                 self.rest()
             return self._original(module, *args, **kwargs)
         finally:
