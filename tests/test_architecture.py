@@ -41,7 +41,9 @@ MAY_IMPORT: dict[str, str] = {
     "api": "core store readers analyses renderers timing comparison query reports exports",
     "web": "core store readers analyses renderers query api",
     "agents": "core store readers query reports api",
-    "cli": "core store readers analyses renderers timing record comparison query reports exports api web agents",
+    "watching": "core record",
+    "cli": "core store readers analyses renderers timing record comparison query reports exports api web agents "
+    "watching",
 }
 #: Of core, `record` may import only what needs no tables: it runs beside jobs, whose cores it must leave alone.
 RECORD_MAY_IMPORT = ("stepscope.core.errors", "stepscope.core.version")

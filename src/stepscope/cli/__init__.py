@@ -35,6 +35,7 @@ VERBS = (
     "serve",
     "sql",
     "record",
+    "watch",
     "hang",
     "export",
     "tables",
@@ -114,5 +115,5 @@ def _root(
     """Say where the time of a training or inference step went."""
     # OpenBLAS starts a thread and a buffer per core when numpy is imported; nothing of ours multiplies matrices, and
     # one thread halves the time of that import. Functions that are measured, and jobs that are recorded, do.
-    if ctx.invoked_subcommand not in {"bench", "record"}:
+    if ctx.invoked_subcommand not in {"bench", "record", "watch"}:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

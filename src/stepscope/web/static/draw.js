@@ -288,7 +288,7 @@ export function topsOf(state) {
   const tops = new Map();
   for (const row of [...state.rows.rows, ...state.rows.pinned]) {
     const top = row.pinned ? RULER + row.y : RULER + state.rows.pinned.total + row.y - state.scroll;
-    if (row.kind === "track") tops.set(row.key, { top, folded: row.folded, offset: row.trace.offset });
+    if (row.kind === "track") tops.set(row.key, { top, folded: row.folded, pinned: row.pinned, offset: row.trace.offset });
   }
   return tops;
 }

@@ -27,14 +27,19 @@ export function markChoices(traces, step, own) {
 }
 
 export function drawMarks(context, state, at) {
-  const tops = topsOf(state);
+  const tops = topsOf(state), below = RULER + state.rows.pinned.total;
   context.fillStyle = context.strokeStyle = state.colours.match;
   context.lineWidth = 1;
+  context.save();
+  context.beginPath();
+  context.rect(LABELS, RULER - 4, state.width - LABELS, state.height);
+  context.clip();
   let before = null, strip = -1, chained = -9;
   for (const mark of state.marks) {
     const left = at(mark.start + mark.trace.offset), right = at(mark.start + mark.length + mark.trace.offset);
     const row = mark.track === null ? undefined : tops.get(`${mark.trace.index}.${mark.track}`);
-    const y = row && row.top + (row.folded ? 0 : mark.depth) * LANE + LANE - 2;
+    const low = row ? row.top + (row.folded ? 0 : mark.depth) * LANE + LANE - 2 : 0;
+    const y = low > (row?.pinned ? RULER : below) ? low : 0;
     if (right > LABELS && left < state.width) {
       if (right > strip + 0.5) {
         context.fillRect(left, RULER - 4, Math.max(right - left - 1, 1.5), 3);
@@ -52,6 +57,7 @@ export function drawMarks(context, state, at) {
     }
     before = { y, end: mark.start + mark.length, trace: mark.trace };
   }
+  context.restore();
   if (!state.mark) return;
   const left = at(state.mark.start + state.mark.trace.offset), wide = at(state.mark.start + state.mark.length + state.mark.trace.offset) - left;
   context.globalAlpha = 0.16;

@@ -630,6 +630,7 @@ const KEYS = {
     $("find").value = "";
     find("");
     panel.replaceChildren();
+    if (marking.query) listMarks();
   },
 };
 $("find").addEventListener("keydown", (event) => {

@@ -1,0 +1,122 @@
+"""`stepscope watch`: says while a job runs when its steps take longer than they should, and why."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from stepscope.cli._output import complain
+
+SETTINGS: dict[str, Any] = {
+    "short_help": "Say when steps of a job take longer than they should, and why.",
+    # What follows the first word that is no option of ours is the job's.
+    "context_settings": {"allow_interspersed_args": False},
+}
+_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*/\s*(hour|day|week|month)")
+_SECONDS = {"hour": 3600.0, "day": 86_400.0, "week": 604_800.0, "month": 2_592_000.0}
+#: How long the watch may take after the job's end, to finish looking for a cause.
+_LAST_S = 180.0
+_KEEP_S, _MOST_DUMPS = 60.0, 20
+
+
+def command(
+    command_line: Annotated[
+        list[str] | None, typer.Argument(metavar="[--] COMMAND…", help="The command to run, with its arguments.")
+    ] = None,
+    output: Annotated[
+        str, typer.Option("-o", "--output", metavar="DIR", help="Record the command into this new or empty folder.")
+    ] = "",
+    follow: Annotated[str, typer.Option(metavar="DIR", help="Watch the job of a recording that runs.")] = "",
+    pid: Annotated[int | None, typer.Option(min=1, help="Watch the recorded job that this process belongs to.")] = None,
+    false_alarms: Annotated[
+        str, typer.Option(metavar="N/hour|day|week|month", help="Choose how many false alarms are acceptable.")
+    ] = "1/week",
+    state: Annotated[
+        str,
+        typer.Option(metavar="FILE", help="Keep what was learnt in this file.", show_default="DIR.watch.json"),
+    ] = "",
+    log: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Append each event to this file, as a line of JSON.")
+    ] = None,
+    on_alarm: Annotated[
+        str | None, typer.Option(metavar="CMD", help="Run this for each alarm and each cause, with its JSON as input.")
+    ] = None,
+    webhook: Annotated[
+        str | None, typer.Option(metavar="URL", help="Post the JSON of each alarm and each cause to this address.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an earlier recording in DIR.")] = False,
+) -> None:
+    """Say while a job runs when its steps take longer than they should, and why. Prints a line a minute.
+
+    A command is recorded as by `stepscope record --keep 60s -o DIR`, and gets its exit code. Steps are known of Python
+    jobs with torch, Paddle or JAX, or that call stepscope.step(). The watch ends when the job has ended.
+    """
+    rate = _rate(false_alarms)
+    if bool(command_line) + bool(follow) + (pid is not None) != 1:
+        raise typer.BadParameter("give a command to run, --follow DIR, or --pid N", param_hint="COMMAND")
+    if bool(command_line) != bool(output):
+        raise typer.BadParameter("names the folder of a command's recording, and both are needed", param_hint="-o DIR")
+    options = ["--false-alarms", false_alarms]
+    named = {"--state": state, "--log": log, "--on-alarm": on_alarm, "--webhook": webhook}
+    options += [part for name, value in named.items() if value for part in (name, str(value))]
+    if command_line:
+        _run(command_line, output, options, force=force)
+    _watch(follow, pid, rate, state, _outputs(log, on_alarm, webhook))
+
+
+def _run(command_line: list[str], folder: str, options: list[str], *, force: bool) -> None:
+    """Record the command here, and watch it from a process of its own, so that the recorder remains small."""
+    from stepscope import record
+
+    ring = record.Ring(_KEEP_S, max_dumps=_MOST_DUMPS)
+    watch = [sys.executable, "-m", "stepscope", "watch", "--follow", folder, *options]
+    # Its own session: the signals of a terminal are for the job, and the watch ends with the recording.
+    watcher = subprocess.Popen(watch, stdin=subprocess.DEVNULL, stdout=sys.stderr, start_new_session=True)  # noqa: S603
+    try:
+        done = record.run(command_line, folder, ring=ring, force=force)
+        watcher.wait(_LAST_S)
+    except subprocess.TimeoutExpired:
+        complain("note: the watch was still looking for a cause when the job had ended")
+    finally:
+        watcher.terminate()
+        watcher.wait()
+    for problem in done.problems:
+        complain(f"error: {problem}", colour=typer.colors.RED)
+    raise typer.Exit(done.exit_code or 0)
+
+
+def _outputs(log: Path | None, on_alarm: str | None, webhook: str | None) -> Any:
+    from stepscope.core.report import printable
+    from stepscope.watching.outputs import Outputs
+
+    def write(line: str) -> None:
+        typer.echo(printable(line))
+
+    return Outputs(write, log, on_alarm, webhook)
+
+
+def _watch(follow: str, pid: int | None, rate: float, state: str, outputs: Any) -> None:
+    from stepscope.record.step_times import RunningJob
+    from stepscope.watching.watcher import Watcher
+
+    job = RunningJob.open(follow) if pid is None else RunningJob.of_process(pid)
+    path = Path(state) if state else job.folder.parent / f"{job.folder.resolve().name}.watch.json"
+    try:
+        Watcher(job, path, rate, outputs.send).run()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        outputs.close()
+
+
+def _rate(text: str) -> float:
+    """Chosen false alarms in a second."""
+    match = _RATE.fullmatch(text)
+    if match is None or not float(match[1]):
+        raise typer.BadParameter(f"{text} is no rate, as in 1/week or 2/day", param_hint="--false-alarms")
+    return float(match[1]) / _SECONDS[match[2]]

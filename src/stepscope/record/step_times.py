@@ -1,0 +1,90 @@
+"""Reads the times of the steps of a job while it runs, from the files pidN.steps of its recording."""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from stepscope.core.errors import StepscopeError
+from stepscope.record.system import meta
+from stepscope.record.system.proc import is_alive, read_once
+
+#: As startup/_stepscope_step_times.py writes them: magic, Unix time, clock, process, rank; then a mark each.
+_HEADER, _MARK = struct.Struct("<8sqqii"), struct.Struct("<IHBB")
+_NAME = re.compile(r"pid(\d{1,10})(\.loop)?\.steps")
+_APPEARS_S, _PAUSE_S = 20.0, 0.1
+
+
+class Steps(NamedTuple):
+    """New marks of a process up to its mark `n`, oldest first: ns a step, and how many steps the mark is of.
+
+    A time of 0 is none: a profiler was at work, or what marks steps changed. `rank` is −1 where there is none.
+    """
+
+    pid: int
+    rank: int
+    n: int
+    times_ns: tuple[int, ...]
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunningJob:
+    """A recording whose job runs, in this folder."""
+
+    folder: Path
+
+    @staticmethod
+    def open(folder: str | os.PathLike[str]) -> RunningJob:
+        """The job of a recording; waits for one that is about to begin. Raises StepscopeError (there is none)."""
+        job = RunningJob(Path(folder))
+        deadline = time.monotonic() + _APPEARS_S
+        while not job.is_recorded():
+            if time.monotonic() > deadline or (job.folder / meta.NAME).exists():
+                hint = "name the folder of a recording that runs: stepscope record --keep 60s -o DIR -- COMMAND"
+                raise StepscopeError(f"no recording runs in {folder}", hint)
+            time.sleep(_PAUSE_S)
+        return job
+
+    @staticmethod
+    def of_process(pid: int) -> RunningJob:
+        """The job that a process belongs to. Raises StepscopeError (no such process, it is not recorded)."""
+        folder = re.search(r"(?:^|\0)STEPSCOPE_RECORD_DIR=([^\0]+)", read_once(f"/proc/{pid}/environ") or "")
+        if folder is None:
+            why = "is not recorded" if is_alive(pid) else "does not exist"
+            hint = "only a job that `stepscope record` or `watch` started reports its steps"
+            raise StepscopeError(f"process {pid} {why}", hint)
+        return RunningJob.open(folder[1])
+
+    def is_recorded(self) -> bool:
+        """Whether its recording has begun and not ended; a recorder that was killed did not end it."""
+        return (self.folder / meta.FOLDER).is_dir()
+
+    def steps(self, since: dict[int, int]) -> list[Steps]:
+        """What each living process did since its mark number in `since`. A job's own marks count before others."""
+        paths: dict[int, Path] = {}
+        for path in sorted(self.folder.glob("pid*.steps"), reverse=True):  # pid7.loop.steps is last, and counts
+            match = _NAME.fullmatch(path.name)
+            if match and is_alive(int(match[1])):
+                paths[int(match[1])] = path
+        rows = [_read(path, pid, since.get(pid, 0)) for pid, path in sorted(paths.items())]
+        return [row for row in rows if row is not None]
+
+
+def _read(path: Path, pid: int, first: int) -> Steps | None:
+    """The marks from number `first` on; None if the file has only begun, or is gone."""
+    try:
+        with path.open("rb") as file:
+            *_, rank = _HEADER.unpack(file.read(_HEADER.size))
+            file.seek(first * _MARK.size, os.SEEK_CUR)
+            data = file.read()
+    except (OSError, struct.error):
+        return None
+    marks = list(_MARK.iter_unpack(data[: len(data) // _MARK.size * _MARK.size]))
+    times = tuple(0 if is_unlike or not n else took_us * 1000 // n for took_us, n, _, is_unlike in marks)
+    return Steps(pid, rank, first + len(marks), times, tuple(n for _, n, _, _ in marks))

@@ -1,0 +1,1 @@
+"""Watches a stream of cycles while a job runs."""

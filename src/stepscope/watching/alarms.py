@@ -1,0 +1,207 @@
+"""Decides when cycles are slower than the stream's own past explains, at a rate of false alarms that is chosen.
+
+Three statistics are watched, each the logarithm of measured by expected time: of one cycle (stall), the median of the
+last `SLOW_CYCLES` (slow), and the median of the last `CREEP_CYCLES` against what was usual before (creep). Each has a
+limit of its own. The limit comes from the greatest value in each block of cycles of this stream, so that correlated
+cycles and heavy tails are part of it: where the chosen rate allows a few alarms in the blocks so far, the limit is the
+value that so many blocks exceeded; before that, the tail of the blocks is extrapolated.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import insort
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+KINDS = ("stall", "slow", "creep")
+SLOW_CYCLES, CREEP_CYCLES = 20, 64
+#: Values of each statistic in a block. There is at most one alarm of a kind within as many.
+_BLOCK = {"stall": 64, "slow": 256, "creep": 32}
+#: Blocks before a limit is extrapolated; until then it is twice the greatest value so far, and a margin.
+_LEARNT_BLOCKS, _MARGIN = 20, 0.05
+#: From so many blocks beyond it the limit is counted; at the most it is forgotten what half of the blocks said.
+_COUNTED, _MOST = 8.0, 64.0
+_TOP = 512
+#: Shapes of the tail that extrapolation allows, and the least excess in a tail.
+_SHAPES, _LEAST_EXCESS = (0.0, 0.5), 1e-4
+#: Medians whose mean is what was usual for `creep`.
+_USUAL = 32
+
+
+@dataclass(frozen=True)
+class Tail:
+    """What is known of one statistic: greatest values of blocks, descending, and how many blocks there were.
+
+    `position` and `greatest` are of the block that is not complete, `since` counts values since the last alarm.
+    """
+
+    block: int
+    n: float = 0.0
+    top: tuple[float, ...] = ()
+    position: int = 0
+    greatest: float = -math.inf
+    since: int = 1 << 30
+
+    def limit(self, rate: float) -> float:
+        """The value that blocks exceed with probability `rate` times their length; `rate` is a value's."""
+        if not self.top:
+            return math.inf
+        if self.n < _LEARNT_BLOCKS:
+            return 2 * max(self.top[0], 0.0) + _MARGIN
+        p = min(rate * self.block, 0.5)
+        if p * self.n >= _COUNTED:
+            place = p * self.n - 1
+            return float(np.interp(place, np.arange(len(self.top)), self.top))
+        m = int(min(len(self.top), max(10, self.n / 10)))
+        threshold = self.top[m - 1]
+        excess = np.maximum(np.array(self.top[: m - 1])[::-1] - threshold, 0)
+        mean = max(float(excess.mean()), _LEAST_EXCESS)
+        # Probability-weighted moments of a generalised Pareto distribution (Hosking and Wallis, 1987).
+        weighted = float((excess * (1 - (np.arange(1, m) - 0.35) / (m - 1))).mean())
+        raw = 2 - mean / max(mean - 2 * weighted, mean / 10)
+        # Few values say little of the shape.
+        shape = min(max(raw * (m / (m + 50)), _SHAPES[0]), _SHAPES[1])
+        scale, times = mean * (1 - shape), m / self.n / p
+        return float(threshold + scale * (math.log(times) if shape < 1e-3 else (times**shape - 1) / shape))
+
+    def add(self, value: float, rate: float) -> Tail:
+        """The tail after a block with this greatest value, which counts as little more than the limit at the most."""
+        value = min(value, self.limit(rate) + max(_LEAST_EXCESS, self._excess())) if self.n >= _LEARNT_BLOCKS else value
+        rising = [-one for one in self.top]
+        insort(rising, -value)
+        top, n = tuple(-one for one in rising[:_TOP]), self.n + 1
+        if rate * self.block * n > _MOST:
+            top, n = top[1::2], n / 2
+        return replace(self, top=top, n=n, position=0, greatest=-math.inf)
+
+    def _excess(self) -> float:
+        m = min(len(self.top), 20)
+        return float(np.mean(self.top[:m])) - self.top[m - 1]
+
+
+def _through(tail: Tail, values: Floats, rate: float) -> tuple[list[int], list[float], Tail]:
+    """Places of alarms among new values of a statistic, their limits, and the tail that has learned from them."""
+    places, limits, start = [], [], 0
+    while start < len(values):
+        part = values[start : start + tail.block - tail.position]
+        limit = tail.limit(rate)
+        beyond = np.flatnonzero(part > limit)
+        beyond = beyond[beyond + tail.since >= tail.block]
+        since = tail.since + len(part)
+        if len(beyond):
+            places.append(start + int(beyond[0]))
+            limits.append(limit)
+            since = len(part) - int(beyond[0])
+        tail = replace(
+            tail,
+            position=tail.position + len(part),
+            greatest=max(tail.greatest, float(part.max())),
+            since=min(since, 1 << 30),
+        )
+        if tail.position == tail.block:
+            tail = tail.add(tail.greatest, rate)
+        start += len(part)
+    return places, limits, tail
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """A cycle of a block, from 0, at which a statistic of a kind exceeded its limit; both as ratios to expected."""
+
+    kind: str
+    cycle: int
+    ratio: float
+    limit: float
+
+
+@dataclass(frozen=True)
+class StreamTest:
+    """State of the sequential test of one stream: a tail for each kind, and what unfinished windows need."""
+
+    stall: Tail = Tail(_BLOCK["stall"])
+    slow: Tail = Tail(_BLOCK["slow"])
+    creep: Tail = Tail(_BLOCK["creep"])
+    #: The last errors; times since the last full median of `creep`; that statistic's usual, of how many medians.
+    errors: tuple[float, ...] = ()
+    times: tuple[float, ...] = ()
+    usual: float = 0.0
+    n_usual: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """The state as values that JSON has: at most some 40 kB."""
+        return asdict(self)
+
+    @staticmethod
+    def from_dict(state: Mapping[str, Any]) -> StreamTest:
+        """The state that `to_dict` made. Raises `KeyError`, `TypeError` or `ValueError` if it is another."""
+        tails: dict[str, Any] = {
+            kind: Tail(**{**state[kind], "top": tuple(map(float, state[kind]["top"]))}) for kind in KINDS
+        }
+        lists: dict[str, Any] = {name: tuple(map(float, state[name])) for name in ("errors", "times")}
+        return replace(StreamTest(**tails), **lists, usual=float(state["usual"]), n_usual=int(state["n_usual"]))
+
+
+def find_alarms(test: StreamTest, error: Floats, log_time: Floats, rate: float) -> tuple[list[Alarm], StreamTest]:
+    """Alarms among new cycles in order of time, and the test that has learned from them.
+
+    `error` is the logarithm of measured by expected time, `log_time` that of the time without what the work explains.
+    `rate` is the chosen number of false alarms of all kinds in a cycle. Errors that are not a number are left out.
+    """
+    is_known = ~np.isnan(error)
+    place_of = np.flatnonzero(is_known)
+    error, log_time, share = error[is_known], log_time[is_known], rate / len(KINDS)
+    if not len(error):
+        return [], test
+    rows: list[tuple[str, int, float, float]] = []
+
+    def collect(kind: str, values: Floats, places: NDArray[np.int64], share: float) -> Tail:
+        at, limits, tail = _through(getattr(test, kind), values, share)
+        rows.extend((kind, int(places[i]), values[i], limit) for i, limit in zip(at, limits, strict=True))
+        return tail
+
+    n = np.arange(len(error))
+    stall = collect("stall", error, n, share)
+    recent = np.concatenate([test.errors, error])
+    medians = pl.Series(recent).rolling_median(SLOW_CYCLES).to_numpy()[len(test.errors) :]
+    full = ~np.isnan(medians)
+    slow = collect("slow", medians[full], n[full], share)
+    times = np.concatenate([test.times, log_time])
+    n_medians = len(times) // CREEP_CYCLES
+    levels = np.median(times[: n_medians * CREEP_CYCLES].reshape(-1, CREEP_CYCLES), axis=1)
+    ends = (np.arange(n_medians) + 1) * CREEP_CYCLES - len(test.times) - 1
+    changes = {int(np.searchsorted(ends, row[1])) for row in rows if row[0] == "slow"}
+    creep, usual, n_usual = test.creep, test.usual, test.n_usual
+    for i, level in enumerate(levels):
+        # A change of level that was reported is what is usual from then on, and no creeping growth.
+        if i in changes or i - 1 in changes:
+            n_usual = 0
+        elif n_usual >= _USUAL // 4:
+            value = level - usual
+            at, limits, creep = _through(creep, np.array([value]), share * CREEP_CYCLES)
+            if at:
+                rows.append(("creep", int(ends[i]), value, limits[0]))
+                n_usual = 0
+        n_usual = min(n_usual + 1, _USUAL)
+        usual += (level - usual) / n_usual
+    after = StreamTest(
+        stall,
+        slow,
+        creep,
+        tuple(recent[-SLOW_CYCLES + 1 :].tolist()),
+        tuple(times[n_medians * CREEP_CYCLES :].tolist()),
+        float(usual),
+        n_usual,
+    )
+    rows.sort(key=lambda row: row[1])
+    return [Alarm(k, int(place_of[i]), math.exp(value), math.exp(limit)) for k, i, value, limit in rows], after

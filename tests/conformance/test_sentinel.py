@@ -1,0 +1,78 @@
+"""Decode cycles of vLLM that LatencyPrism published: what is expected of workloads that the model has not learned."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from stepscope.watching.expected_time import Expectation, ExpectedTime, observe
+
+CYCLES = Path(__file__).parents[3] / "shared" / "data" / "sentinel" / "normal_vllm.csv.gz"
+pytestmark = pytest.mark.skipif(not CYCLES.exists(), reason="needs shared/data/sentinel")
+LEAST, SLOW_CYCLES = 40, 20
+#: Half of a slowdown of 10 %. It was chosen from the effect and not from the data.
+WINDOW_LIMIT = np.log(1.1) / 2
+
+
+@cache
+def _decode_jobs() -> tuple[pl.DataFrame, ...]:
+    """A table a job: cycles in which each request gets one token, not right after a request came or went."""
+    frame = pl.read_csv(CYCLES).sort("job_name", "start_ts", maintain_order=True)
+    size, output = pl.col("batch_size"), pl.col("avg_output_length")
+    other = (size.diff() != 0) | ((output.diff() - 1).abs() > 0.02)
+    frame = frame.with_columns(other=other.over("job_name").fill_null(value=True))
+    decode = frame.filter(~pl.col("other") & ~pl.col("other").shift(1, fill_value=True))
+    return tuple(job for job in decode.partition_by("job_name", maintain_order=True) if job.height >= LEAST)
+
+
+def _workload(job: pl.DataFrame) -> str:
+    return str(job["job_name"][0]).split("_conc")[0]
+
+
+def _observe(
+    model: ExpectedTime, job: pl.DataFrame, slower: np.ndarray | float = 1.0
+) -> tuple[Expectation, ExpectedTime]:
+    context = (job["avg_input_length"] + job["avg_output_length"]).to_numpy()
+    duration = job["duration_us"].to_numpy() * 1e3 * slower
+    return observe(model.new_stream(), duration, job["batch_size"].cast(pl.Float64).to_numpy(), context)
+
+
+@cache
+def _without(workload: str) -> ExpectedTime:
+    model = ExpectedTime()
+    for job in _decode_jobs():
+        if _workload(job) != workload:
+            _, model = _observe(model, job)
+    return model
+
+
+def test_expected_time_of_workloads_left_out() -> None:
+    rows = [_observe(_without(_workload(job)), job)[0] for job in _decode_jobs()]
+    error = np.concatenate([row.error for row in rows])
+    known = ~np.isnan(error)
+    duration = np.concatenate([job["duration_us"].to_numpy() * 1e3 for job in _decode_jobs()])
+    low, high = (np.concatenate([getattr(row, end) for row in rows]) for end in ("low", "high"))
+    inside = (duration >= low) & (duration <= high)
+    assert known.sum() > 19_000
+    assert np.median(np.abs(error[known])) < 0.006
+    assert 0.98 <= inside[known].mean() <= 0.995
+
+
+def test_ten_percent_slower_for_twenty_cycles() -> None:
+    rng = np.random.default_rng(0)
+    right = wrong = missed = 0
+    for job in _decode_jobs():
+        model = _without(_workload(job))
+        error = _observe(model, job)[0].error
+        error = error[~np.isnan(error)]
+        windows = error[: len(error) // SLOW_CYCLES * SLOW_CYCLES].reshape(-1, SLOW_CYCLES)
+        wrong += int((np.median(windows, axis=1) > WINDOW_LIMIT).sum())
+        start = int(rng.integers(15, job.height - SLOW_CYCLES))
+        slower = np.where((np.arange(job.height) - start) // SLOW_CYCLES == 0, 1.1, 1.0)
+        level = np.median(_observe(model, job, slower)[0].error[start : start + SLOW_CYCLES])
+        right, missed = right + int(level > WINDOW_LIMIT), missed + int(level <= WINDOW_LIMIT)
+    assert 2 * right / (2 * right + wrong + missed) >= 0.98, (right, wrong, missed)

@@ -1,0 +1,67 @@
+"""Times of steps are read once each while a job runs, also after a pause."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+from stepscope.core.errors import StepscopeError
+from stepscope.record import step_times
+from stepscope.record.recording import _STARTUP
+from stepscope.record.step_times import RunningJob
+
+sys.path.append(str(_STARTUP))
+
+import _stepscope_step_times as hook
+
+
+@pytest.fixture
+def steps(tmp_path, monkeypatch):
+    """Ends steps that take so many µs."""
+    (tmp_path / ".job").mkdir()
+    now = [10**9]
+    monkeypatch.setattr(hook.time, "monotonic_ns", lambda: now[0])
+
+    def run(*times: int, kind="", rank=None) -> hook.StepTimes:
+        ends = hook.StepTimes(str(tmp_path), rank, kind)
+        for took in times:
+            now[0] += took * 1000
+            ends.ended(2, is_unlike=took == 100)
+        ends.flush()
+        return ends
+
+    return run
+
+
+def test_each_step_is_read_once_and_those_of_a_profiler_have_no_time(tmp_path, steps):
+    steps(5, 7, 100, 8, rank=3)
+    job = RunningJob.open(tmp_path)
+    assert job.steps({}) == [(os.getpid(), 3, 3, (7000, 0, 8000), (1, 1, 1))]
+    assert job.steps({os.getpid(): 2}) == [(os.getpid(), 3, 3, (8000,), (1,))]
+    assert job.steps({os.getpid(): 3})[0].times_ns == ()
+
+
+def test_the_job_s_own_marks_count(tmp_path, steps):
+    steps(5, 7, 8)
+    steps(9, 9, kind=".loop")
+    [row] = RunningJob(tmp_path).steps({})
+    assert row.times_ns == (9000,)
+
+
+def test_half_a_mark_waits_and_a_file_that_has_only_begun_is_left_out(tmp_path, steps):
+    steps(5, 7, 8)
+    path = tmp_path / f"pid{os.getpid()}.steps"
+    path.write_bytes(path.read_bytes()[:-3])
+    assert RunningJob(tmp_path).steps({})[0].n == 1
+    path.write_bytes(b"STEP")
+    assert RunningJob(tmp_path).steps({}) == []
+
+
+def test_a_folder_without_a_running_recording_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(step_times, "_APPEARS_S", 0)
+    with pytest.raises(StepscopeError, match="no recording runs"):
+        RunningJob.open(tmp_path)
+    with pytest.raises(StepscopeError, match="is not recorded"):
+        RunningJob.of_process(os.getpid())

@@ -1,0 +1,85 @@
+"""Limits follow the stream's own blocks; stalls, slow levels and creeping growth are each reported once."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from stepscope.watching.alarms import KINDS, StreamTest, Tail, find_alarms
+from stepscope.watching.expected_time import ExpectedTime, observe
+
+RATE = 1e-6
+
+
+def _watch(log_time, cuts=()):
+    """Alarms of a stream that arrives in pieces, cut at these places, and the last state, which was JSON each time."""
+    model, test, alarms = ExpectedTime(), StreamTest(), []
+    for start, end in pairwise([0, *cuts, len(log_time)]):
+        expectation, model = observe(model, 1e7 * np.exp(log_time[start:end]))
+        new, test = find_alarms(test, expectation.error, expectation.log_time, RATE)
+        test = StreamTest.from_dict(json.loads(json.dumps(test.to_dict())))
+        alarms += [(alarm.kind, start + alarm.cycle, alarm.ratio) for alarm in new]
+    return alarms, test
+
+
+def _healthy(n=30_000, seed=0):
+    return np.random.default_rng(seed).normal(0, 0.02, n)
+
+
+def test_healthy_cycles_raise_no_alarm():
+    assert _watch(_healthy())[0] == []
+
+
+def test_one_stall_is_reported_at_its_cycle():
+    times = _healthy()
+    times[20_000] += np.log(1.5)
+    [(kind, cycle, ratio)] = _watch(times)[0]
+    assert (kind, cycle) == ("stall", 20_000)
+    assert ratio == pytest.approx(1.5, rel=0.1)
+
+
+def test_a_new_level_is_reported_once_within_twenty_cycles():
+    times = _healthy()
+    times[20_000:] += np.log(1.1)
+    [(kind, cycle, _)] = [alarm for alarm in _watch(times)[0] if alarm[0] != "stall"]
+    assert kind == "slow"
+    assert 20_005 <= cycle < 20_020
+
+
+def test_creeping_growth_is_reported():
+    times = _healthy(60_000)
+    times[40_000:] += np.linspace(0, 0.4, 20_000)
+    kinds = {alarm[0] for alarm in _watch(times)[0]}
+    assert "creep" in kinds
+
+
+def test_pieces_and_files_change_nothing():
+    times = _healthy(5000)
+    times[3000:3100] += 0.3
+    whole, test = _watch(times)
+    cuts = sorted(np.random.default_rng(1).choice(np.arange(1, 5000), 200, replace=False).tolist())
+    assert _watch(times, cuts)[0] == whole
+    assert test.stall == _watch(times, cuts)[1].stall
+
+
+@pytest.mark.parametrize("rate", [1e-2, 1e-3])
+def test_where_the_rate_allows_alarms_so_many_blocks_exceed_the_limit(rate):
+    values = np.random.default_rng(2).standard_cauchy(4000)
+    tail = Tail(10)
+    for value in values:
+        tail = tail.add(float(value), rate)
+    later = np.random.default_rng(3).standard_cauchy(20_000)
+    assert np.mean(later > tail.limit(rate)) == pytest.approx(10 * rate, rel=0.5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rho", [0.0, 0.9])
+def test_the_chosen_rate_holds(rho):
+    from lab.watch_streams import false_alarms
+
+    n = false_alarms(300_000, rho, "t4", "none", 1e-4).total()
+    assert 30 / 2 <= n <= 30 * 2
+    assert len(KINDS) == 3
