@@ -30,7 +30,7 @@ SLOW_CYCLES, CREEP_CYCLES = 20, 64
 _BLOCK = {"stall": 64, "slow": 256, "creep": 32}
 #: Blocks before a limit is extrapolated; until then it is twice the greatest value so far, and a margin. That is
 #: updated after so many values, of which there is a whole number in each block.
-_LEARNT_BLOCKS, _MARGIN, _EARLY = 20, 0.05, 32
+_LEARNT_BLOCKS, _MARGIN, _EARLY, _EARLY_GROWTH = 20, 0.05, 32, 1.1
 #: From so many blocks beyond it the limit is counted; at the most it is forgotten what half of the blocks said.
 _COUNTED, _MOST = 8.0, 64.0
 _TOP = 512
@@ -78,7 +78,10 @@ class Tail:
 
     def add(self, value: float, rate: float) -> Tail:
         """The tail after a block with this greatest value, which counts as little more than the limit at the most."""
-        value = min(value, self.limit(rate) + max(_LEAST_EXCESS, self._excess()))
+        if self.n >= _LEARNT_BLOCKS:
+            value = min(value, self.limit(rate) + self._excess())
+        elif self.early > -math.inf:
+            value = min(value, self.early)
         rising = [-one for one in self.top]
         insort(rising, -value)
         top, n = tuple(-one for one in rising[:_TOP]), self.n + 1
@@ -88,9 +91,7 @@ class Tail:
 
     def _excess(self) -> float:
         m = min(len(self.top), 20)
-        if self.n < _LEARNT_BLOCKS:
-            return 0.0
-        return float(np.mean(self.top[:m])) - self.top[m - 1]
+        return max(float(np.mean(self.top[:m])) - self.top[m - 1], _LEAST_EXCESS)
 
 
 def _through(tail: Tail, values: Floats, rate: float) -> tuple[list[int], list[float], Tail]:
@@ -114,7 +115,11 @@ def _through(tail: Tail, values: Floats, rate: float) -> tuple[list[int], list[f
             since=min(since, 1 << 30),
         )
         if tail.n < _LEARNT_BLOCKS and tail.position % _EARLY == 0:
-            tail = replace(tail, early=max(tail.early, min(tail.greatest, limit)))
+            # A block beyond the limit says little of healthy cycles, but something, so that alarms cannot go on.
+            if tail.greatest <= limit:
+                tail = replace(tail, early=max(tail.early, tail.greatest))
+            elif tail.position == tail.block:
+                tail = replace(tail, early=max(tail.early, 0.0) * _EARLY_GROWTH + _MARGIN / 10)
         if tail.position == tail.block:
             tail = tail.add(tail.greatest, rate)
         start += len(part)
