@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 from faulty_jobs import MS, Job, recorded
 
-from stepscope.comparison.model import TIMED_STEPS
+from stepscope.comparison.model import RUN_RESOURCES, TIMED_STEPS
 from stepscope.comparison.verdict import compare_runs
 
 BASE = Job()
@@ -80,3 +80,26 @@ def test_without_times_of_steps_these_causes_are_not_judged():
     result = compare_runs([[recorded(BASE, 0)]], [[recorded(BASE, 1)]])
     missing = {row.category for row in result.ruled_out if "times of all steps" in row.reason}
     assert missing == {"periodic_work", "slow_tail", "growing_steps"}
+
+
+def with_memory(recording, level_bytes):
+    """The same with a level of resident memory in each stretch of the whole run."""
+    n = len(level_bytes)
+    frame = pl.DataFrame({"stretch": np.arange(n), "mu": level_bytes, "step_ns": [STEP_MS * MS] * n}).with_columns(
+        device=pl.lit("process"), metric=pl.lit("process_mem_rss"), unit=pl.lit("bytes")
+    )
+    return replace(recording, run_resources=RUN_RESOURCES.conform(frame))
+
+
+def test_memory_that_grows_while_the_profiler_runs_is_no_growth_of_the_run():
+    level = np.full(40, 700e6)
+    grown = with_memory(timed(1, job=replace(BASE, growth_bytes=8e6)), level)
+    assert compare_runs([[with_memory(timed(0), level)]], [[grown]]).causes == ()
+
+
+def test_memory_that_grows_over_the_whole_run_is_named_although_the_profile_is_short():
+    level = np.full(40, 700e6)
+    result = compare_runs([[with_memory(timed(0), level)]], [[with_memory(timed(1), level + np.arange(40) * 10e6)]])
+    (cause,) = result.causes
+    assert cause.category == "memory_growth"
+    assert "977 KiB every cycle" in cause.statement

@@ -67,14 +67,15 @@ def slope(values: Floats) -> float:
     return float(np.median((values[at[right]] - values[at[left]]) / (at[right] - at[left])))
 
 
-def growth_of(values: Floats) -> Growth | None:
-    """Growth of a level from its values by cycle; None with fewer than 8 cycles."""
+def growth_of(values: Floats, each: float = 1.0) -> Growth | None:
+    """Growth of a level from its values, one for `each` cycles; None with fewer than 8 values."""
     if values.size < 8:
         return None
     at = np.linspace(0, values.size - 1, min(values.size, _MOST_POINTS)).round().astype(int)
     left, right = np.triu_indices(at.size, 1)
     steady = float((values[at[right]] > values[at[left]]).mean())
-    return Growth(slope(values), float(values[0]), float(values[-1]), steady, slope(values[values.size // 2 :]))
+    late = slope(values[values.size // 2 :])
+    return Growth(slope(values) / each, float(values[0]), float(values[-1]), steady, late / each)
 
 
 def memory_growth(view: View) -> Judgement:
@@ -98,13 +99,17 @@ def memory_growth(view: View) -> Judgement:
         unit = view.resource(device, metric).unit
         if unit not in ("bytes", None):
             continue
-        base, other = (_growths(side, device, metric) for side in (view.pair.base, view.pair.other))
+        is_timed = _is_timed(view, device, metric)
+        base, other = (_growths(side, device, metric, is_timed=is_timed) for side in (view.pair.base, view.pair.other))
         if not base or not other:
             continue
         # The heap of one rank may grow in this run as another's did in the base.
         peers = view.peers if device == PROCESS else ()
-        like = [suspect.per_cycle for pair in peers for suspect in _growths(pair.base, device, metric)]
-        suspect = _grown(view, device, metric, base, other, like)
+        like = [
+            suspect.per_cycle for pair in peers for suspect in _growths(pair.base, device, metric, is_timed=is_timed)
+        ]
+        n = min(_n_cycles(run, is_timed=is_timed) for run in view.pair.other)
+        suspect = _grown(view, device, metric, base, other, like, n)
         if suspect is not None:
             return suspect
         growths.append(
@@ -114,12 +119,28 @@ def memory_growth(view: View) -> Judgement:
     return RuledOut(name, reason, is_judged=bool(growths))
 
 
-def _growths(runs: Sequence[Observation], device: str, metric: str) -> list[Growth]:
-    return [growth for growth in map(growth_of, _levels(runs, device, metric)) if growth]
+def _is_timed(view: View, device: str, metric: str) -> bool:
+    """Whether the level is known for the whole run on both sides: a profiler alone takes much memory while it runs."""
+    is_it = (pl.col("device").cast(pl.String) == device) & (pl.col("metric").cast(pl.String) == metric)
+    return all(run.run_resources.filter(is_it).height >= 8 for run in (*view.pair.base, *view.pair.other))
+
+
+def _n_cycles(run: Observation, *, is_timed: bool) -> int:
+    return int(run.steps["n_steps"].sum()) if is_timed else run.complete_cycles.height
+
+
+def _growths(runs: Sequence[Observation], device: str, metric: str, *, is_timed: bool) -> list[Growth]:
+    growths = []
+    for run in runs:
+        values = _levels(run, device, metric, is_timed=is_timed)
+        each = max(_n_cycles(run, is_timed=is_timed) / max(values.size, 1), 1.0) if is_timed else 1.0
+        growth = growth_of(values, each)
+        growths += [] if growth is None else [growth]
+    return growths
 
 
 def _grown(
-    view: View, device: str, metric: str, base: Sequence[Growth], other: Sequence[Growth], like: Sequence[float]
+    view: View, device: str, metric: str, base: Sequence[Growth], other: Sequence[Growth], like: Sequence[float], n: int
 ) -> Suspect | None:
     work = other_work(view)
     scale = max(1.0, work[1]) if work is not None and is_other(work) else 1.0
@@ -127,7 +148,6 @@ def _grown(
     usual = max(0.0, *slopes, *like) * scale
     now = min(other, key=lambda g: g.per_cycle)
     faster = _FASTER_HEAP if metric == _SYSTEMS and view.resource(PROCESS, _TENSORS).is_known else _FASTER
-    n = min((run.complete_cycles.height for run in view.pair.other), default=0)
     calls = view.work.filter(pl.col("device") == "host").select((pl.col("calls_other") - pl.col("calls_base")).sum())
     recorded = max(float(calls.item() or 0.0), 0.0) * _EVENT_BYTES if device == PROCESS else 0.0
     extra = now.per_cycle - usual - recorded
@@ -172,15 +192,17 @@ def _grown(
     )
 
 
-def _levels(runs: Sequence[Observation], device: str, metric: str) -> list[Floats]:
-    """Values by cycle, one array for each run that has them."""
-    levels = []
-    for run in runs:
-        whole = run.complete_cycles.select("cycle")
-        is_it = (pl.col("device") == device) & (pl.col("metric") == metric) & pl.col("name").is_null()
-        rows = whole.join(run.resources.filter(is_it), on="cycle", how="inner", maintain_order="left")
-        levels.append(rows["mu"].to_numpy())
-    return [values for values in levels if values.size]
+def _levels(run: Observation, device: str, metric: str, *, is_timed: bool) -> Floats:
+    """Values by cycle, or if `is_timed` by stretch of the whole run; empty if the run has none."""
+    if is_timed:
+        is_it = (pl.col("device").cast(pl.String) == device) & (pl.col("metric").cast(pl.String) == metric)
+        values: Floats = run.run_resources.filter(is_it).sort("stretch")["mu"].to_numpy()
+        return values
+    whole = run.complete_cycles.select("cycle")
+    is_it = (pl.col("device") == device) & (pl.col("metric") == metric) & pl.col("name").is_null()
+    rows = whole.join(run.resources.filter(is_it), on="cycle", how="inner", maintain_order="left")
+    levels: Floats = rows["mu"].to_numpy()
+    return levels
 
 
 def memory_pressure(view: View) -> Judgement:
