@@ -27,7 +27,7 @@ from step_recordings import FIELDS, write
 from step_simulator import simulate
 
 import stepscope
-from stepscope.analyses.critical_path.predictions import replayed_steps
+from stepscope.analyses.critical_path.predictions import replayed_steps, tables_of
 from stepscope.analyses.ranks.replay import job_times
 from stepscope.analyses.ranks.stragglers import straggler_evidence
 from stepscope.api.verbs import load_run
@@ -281,8 +281,7 @@ def lags(args: argparse.Namespace) -> None:
     for path in sorted(args.data.glob("**/*json*")):
         try:
             trace = stepscope.load(str(path))
-            tables = trace.spans, trace.tracks, trace.steps, trace.ops, trace.arrows
-            frames = [replayed_steps(*tables, lags=mode) for mode in modes]
+            frames = [replayed_steps(*tables_of(trace), lags=mode) for mode in modes]
         except StepscopeError:
             continue
         if trace.spans["category"].is_in(DEVICE_WORK).any():

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from stepscope.analyses.critical_path.critical_path import recorded_work
+from stepscope.analyses.critical_path.events import crossings
 from stepscope.analyses.critical_path.threads import Threads, host_threads
 from stepscope.analyses.critical_path.work import Held, Work, held_up, path_work
-from stepscope.core.schema import ARROWS, OPS, SPANS, STEPS, TRACKS
+from stepscope.core.schema import ARROWS, EVENT_WAITS, OPS, SPANS, STEPS, TRACKS
 
 MAIN, AUTOGRAD, OTHER, STREAM_7, STREAM_8, OTHER_DEVICE = range(6)
 US = 1_000
@@ -97,4 +98,4 @@ def parts_of(spans: pl.DataFrame) -> tuple[Threads, Work, Held]:
     """What the path is made from."""
     threads = host_threads(spans, PATH_TRACKS)
     work = path_work(recorded_work(spans, PATH_TRACKS), spans, threads)
-    return threads, work, held_up(work, spans)
+    return threads, work, held_up(work, crossings(spans, PATH_TRACKS, work, EVENT_WAITS.empty()))

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from path_traces import AUTOGRAD, MAIN, OTHER, PATH_TRACKS, STREAM_7, STREAM_8, US, Row, call, op, spans_of, steps_of
 
 from stepscope.analyses.critical_path.critical_path import recorded_work
+from stepscope.analyses.critical_path.events import crossings
 from stepscope.analyses.critical_path.longest_path import Joins, beginnings, joins
 from stepscope.analyses.critical_path.threads import LONG_AGO, Threads, host_threads
 from stepscope.analyses.critical_path.waits import Handoffs, Waits, handoffs, waits
 from stepscope.analyses.critical_path.windows import Windows, path_windows
 from stepscope.analyses.critical_path.work import ACROSS, BEFORE, LAUNCH, Held, Work, held_up, path_work
-from stepscope.core.schema import ARROWS, OPS
+from stepscope.core.schema import ARROWS, EVENT_WAITS, OPS
 
 UNIT = 10 * US  # three are a long gap
 ARROW = ARROWS.conform(
@@ -88,8 +89,8 @@ def case_of(drawn, border: int) -> Case:
     steps = steps_of(*bounds, unit=UNIT)
     windows, _ = path_windows(spans, PATH_TRACKS, steps, devices, threads, within=None, step=None)
     work = path_work(devices, spans, threads)
-    held = held_up(work, spans)
-    waited = waits(spans, PATH_TRACKS, threads, work)
+    held = held_up(work, crossings(spans, PATH_TRACKS, work, EVENT_WAITS.empty()))
+    waited = waits(spans, PATH_TRACKS, threads, work, EVENT_WAITS.empty())
     passed = handoffs(spans, OPS.empty(), ARROW, threads)
     first = beginnings(threads, windows, passed)
     joined = joins(waited, work, passed, first)

@@ -30,7 +30,7 @@ def x(name: str, ts: Any, dur: Any, cat: str | None = "cpu_op", *, pid: Any = 1,
 def spaced(args: dict[str, Any]) -> dict[str, Any]:
     """The keys with blanks where Python needs underscores."""
     kept = {"memory bandwidth (GB/s)", "est. achieved occupancy %", "correlation", "world_size", "tasktopo_node"}
-    return {k if k in kept else k.replace("_", " "): v for k, v in args.items()}
+    return {k if k in kept or k.startswith("wait_on") else k.replace("_", " "): v for k, v in args.items()}
 
 
 def op(name: str, ts: Any, dur: Any, **more: Any) -> Event:

@@ -49,6 +49,12 @@ def test_a_new_level_is_reported_once_within_twenty_cycles():
     assert 20_005 <= cycle < 20_020
 
 
+def test_a_fault_soon_after_the_begin_is_reported_and_does_not_hide_the_next():
+    times = _healthy(400)
+    times[[100, 300]] += 1.0
+    assert [alarm[:2] for alarm in _watch(times)[0]] == [("stall", 100), ("stall", 300)]
+
+
 def test_creeping_growth_is_reported():
     times = _healthy(60_000)
     times[40_000:] += np.linspace(0, 0.4, 20_000)

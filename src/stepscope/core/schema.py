@@ -85,9 +85,7 @@ SPANS = Table(
         Column("external_id", pl.Int64(), "recorder's id of an operator, shared by its calls and device work"),
         Column("parent_id", pl.UInt32(), "innermost span of the same host thread that was open at its start"),
         Column("launch_id", pl.UInt32(), "of device work: the host call that queued it"),
-        Column(
-            "op_id", pl.UInt32(), "of device work and runtime calls: the innermost framework operator that caused it"
-        ),
+        Column("op_id", pl.UInt32(), "of device work and runtime calls: the innermost operator that caused it"),
         Column("step", pl.Int32(), "number of the step it belongs to (device work: the step that queued it)"),
         Column("flow", pl.Boolean(), "of device work: the trace draws an arrow from a launch to it; null: no arrows"),
     ),
@@ -97,7 +95,7 @@ SPANS = Table(
 #: it: the host did not run them, so they have an order and no time.
 CAPTURED = "captured"
 #: Columns of any table that refer to rows of spans.
-SPAN_REFERENCES = ("span_id", "parent_id", "launch_id", "op_id")
+SPAN_REFERENCES = ("span_id", "parent_id", "launch_id", "op_id", "recording_id")
 OPS = Table(
     "ops",
     "side table of spans: the arguments of a framework operator (or of a user's range)",
@@ -219,22 +217,24 @@ CAPTURED_LAUNCHES = Table(
     ),
     never_null=("span_id",),
 )
+EVENT_WAITS = Table(
+    "event_waits",
+    "side table of spans: a stream or a thread waits for an event, which is what a stream was given up to some call",
+    (
+        Column("span_id", pl.UInt32(), "the wait, as recorded on a device track (category sync)", key=True),
+        Column("stream", pl.Int64(), "the stream that it waits for"),
+        Column("recording_id", pl.UInt32(), "the host call that recorded the event on that stream"),
+    ),
+    never_null=("span_id",),
+)
 SCHED = Table(
     "sched",
     "side table of spans: a thread on a core, or ready and waiting for one",
     (
         Column("span_id", pl.UInt32(), "the span", key=True),
         Column("core", pl.Int32(), "core that it ran on, or got in the end"),
-        Column(
-            "reason",
-            Name,
-            "why it lost the core (preempted, sleeps, blocked, stopped, ended), or began to wait (preempted, woken)",
-        ),
-        Column(
-            "other",
-            Name,
-            "thread that got the core next, or had it until a woken thread got it; null: none, or unknown",
-        ),
+        Column("reason", Name, "why it lost the core (preempted, sleeps, blocked, stopped, ended), or waits for one"),
+        Column("other", Name, "thread that got the core next, or had it until a woken one got it; null: none, unknown"),
         Column("other_tid", pl.Int64(), "thread id of `other`"),
         Column("other_is_own", pl.Boolean(), "whether `other` is a thread of the recorded job"),
     ),
@@ -489,8 +489,8 @@ TABLES: Mapping[str, Table] = {
     t.name: t
     for t in (
         DEVICES, TRACKS, SPANS, OPS, FRAMES, KERNELS, TRANSFERS, COLLECTIVES, HLO_OPS, KERNEL_METRICS,
-        CAPTURED_LAUNCHES, SCHED, ALLOCATIONS, RESERVATIONS, COUNTERS, STACKS, STACK_SAMPLES, ARROWS, STEPS,
-        STEP_TIMES, STEP_COSTS, COLLECTIVE_RECORDS, GROUP_STATUS, PROCESSES, MEMORY_EVENTS, MEMORY_SEGMENTS,
+        CAPTURED_LAUNCHES, EVENT_WAITS, SCHED, ALLOCATIONS, RESERVATIONS, COUNTERS, STACKS, STACK_SAMPLES, ARROWS,
+        STEPS, STEP_TIMES, STEP_COSTS, COLLECTIVE_RECORDS, GROUP_STATUS, PROCESSES, MEMORY_EVENTS, MEMORY_SEGMENTS,
         MEMORY_BLOCKS, REQUESTS, HISTOGRAMS, ISSUES,
     )
 }  # fmt: skip

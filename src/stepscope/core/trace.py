@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from stepscope.core.report import Report
     from stepscope.core.table import Table
 
-
 #: The topics of remedies that say how to get a missing table.
 _TOPICS = {name: name for name in ("allocations", "counters", "kernel_metrics", "kernels", "sched", "stack_samples")}
 _TOPICS |= {"ops": "operators", "stacks": "stacks", "steps": "steps"}
@@ -275,6 +274,11 @@ class Trace:
         return self.table("captured_launches")
 
     @property
+    def event_waits(self) -> pl.DataFrame:
+        """Which call recorded the event that a stream or a thread waits for."""
+        return self.table("event_waits")
+
+    @property
     def sched(self) -> pl.DataFrame:
         """Threads' time on cores and their waits for cores."""
         return self.table("sched")
@@ -449,9 +453,8 @@ class Run:
 
     def _repr_html_(self) -> str:
         """For a notebook: the (first) files. Opens none of them."""
-        shown = [(path,) for path in self.paths[:_MOST_PATHS]]
-        more = len(self.paths) - len(shown)
-        rows = [*shown, (f"{more:,} more",)] if more else shown
+        more = len(self.paths) - _MOST_PATHS
+        rows = [(path,) for path in self.paths[:_MOST_PATHS]] + [(f"{more:,} more",)] * (more > 0)
         return _element("Run", f"{len(self.paths):,} file{'s' * (len(self.paths) != 1)}", ("file",), rows)
 
     @property
@@ -482,8 +485,7 @@ class Run:
 def _about(meta: Meta) -> str:
     """The metadata of a file in one line."""
     framework = " ".join(fact for fact in (meta.framework, meta.framework_version) if fact)
-    of = f" of {meta.world_size:,}" if meta.world_size else ""
-    rank = "" if meta.rank is None else f"rank {meta.rank}{of}"
+    rank = "" if meta.rank is None else f"rank {meta.rank}" + (f" of {meta.world_size:,}" if meta.world_size else "")
     facts = (framework, meta.format, rank, meta.host or "", f"{meta.n_events:,} events" if meta.n_events else "")
     return " · ".join(fact for fact in facts if fact)
 

@@ -14,7 +14,7 @@ from stepscope import store
 from stepscope.analyses.advice.recommendations import Facts
 from stepscope.analyses.common.device_work import label_devices, on_devices
 from stepscope.analyses.common.windows import recorded
-from stepscope.analyses.critical_path.predictions import gains
+from stepscope.analyses.critical_path.predictions import gains, tables_of
 from stepscope.analyses.kernels.kernels import kernels
 from stepscope.analyses.program.operators import operators
 from stepscope.analyses.resources.memory import device_memory
@@ -242,9 +242,7 @@ def _with_gains(trace: Trace, costs: Sequence[Cost], step_ns: float) -> list[Cos
     kinds = {cost.kind: _mended(cost.kind) for cost in costs}
     questions = {kind: changes for kind, changes in kinds.items() if changes}
     try:
-        answers = gains(
-            trace.spans, trace.tracks, trace.steps, trace.ops, trace.arrows, list(questions.values()), step_ns
-        )
+        answers = gains(tables_of(trace), list(questions.values()), step_ns)
     except MissingTable:  # nothing was recorded of the host
         return list(costs)
     of_kind = dict(zip(questions, answers, strict=True))

@@ -28,8 +28,9 @@ KINDS = ("stall", "slow", "creep")
 SLOW_CYCLES, CREEP_CYCLES = 20, 64
 #: Values of each statistic in a block. There is at most one alarm of a kind within as many.
 _BLOCK = {"stall": 64, "slow": 256, "creep": 32}
-#: Blocks before a limit is extrapolated; until then it is twice the greatest value so far, and a margin.
-_LEARNT_BLOCKS, _MARGIN = 20, 0.05
+#: Blocks before a limit is extrapolated; until then it is twice the greatest value so far, and a margin. That is
+#: updated after so many values, of which there is a whole number in each block.
+_LEARNT_BLOCKS, _MARGIN, _EARLY, _EARLY_GROWTH = 20, 0.05, 32, 1.1
 #: From so many blocks beyond it the limit is counted; at the most it is forgotten what half of the blocks said.
 _COUNTED, _MOST = 8.0, 64.0
 _TOP = 512
@@ -43,7 +44,8 @@ _USUAL = 32
 class Tail:
     """What is known of one statistic: greatest values of blocks, descending, and how many blocks there were.
 
-    `position` and `greatest` are of the block that is not complete, `since` counts values since the last alarm.
+    `position` and `greatest` are of the block that is not complete, `since` counts values since the last alarm, and
+    `early` is the greatest value while there are few blocks.
     """
 
     block: int
@@ -52,13 +54,12 @@ class Tail:
     position: int = 0
     greatest: float = -math.inf
     since: int = 1 << 30
+    early: float = -math.inf
 
     def limit(self, rate: float) -> float:
         """The value that blocks exceed with probability `rate` times their length; `rate` is a value's."""
-        if not self.top:
-            return math.inf
         if self.n < _LEARNT_BLOCKS:
-            return 2 * max(self.top[0], 0.0) + _MARGIN
+            return math.inf if self.early == -math.inf else 2 * max(self.early, 0.0) + _MARGIN
         p = min(rate * self.block, 0.5)
         if p * self.n >= _COUNTED:
             place = p * self.n - 1
@@ -77,7 +78,10 @@ class Tail:
 
     def add(self, value: float, rate: float) -> Tail:
         """The tail after a block with this greatest value, which counts as little more than the limit at the most."""
-        value = min(value, self.limit(rate) + max(_LEAST_EXCESS, self._excess())) if self.n >= _LEARNT_BLOCKS else value
+        if self.n >= _LEARNT_BLOCKS:
+            value = min(value, self.limit(rate) + self._excess())
+        elif self.early > -math.inf:
+            value = min(value, self.early)
         rising = [-one for one in self.top]
         insort(rising, -value)
         top, n = tuple(-one for one in rising[:_TOP]), self.n + 1
@@ -87,14 +91,15 @@ class Tail:
 
     def _excess(self) -> float:
         m = min(len(self.top), 20)
-        return float(np.mean(self.top[:m])) - self.top[m - 1]
+        return max(float(np.mean(self.top[:m])) - self.top[m - 1], _LEAST_EXCESS)
 
 
 def _through(tail: Tail, values: Floats, rate: float) -> tuple[list[int], list[float], Tail]:
     """Places of alarms among new values of a statistic, their limits, and the tail that has learned from them."""
     places, limits, start = [], [], 0
     while start < len(values):
-        part = values[start : start + tail.block - tail.position]
+        size = _EARLY if tail.n < _LEARNT_BLOCKS else tail.block
+        part = values[start : start + size - tail.position % size]
         limit = tail.limit(rate)
         beyond = np.flatnonzero(part > limit)
         beyond = beyond[beyond + tail.since >= tail.block]
@@ -109,6 +114,12 @@ def _through(tail: Tail, values: Floats, rate: float) -> tuple[list[int], list[f
             greatest=max(tail.greatest, float(part.max())),
             since=min(since, 1 << 30),
         )
+        if tail.n < _LEARNT_BLOCKS and tail.position % _EARLY == 0:
+            # A block beyond the limit says little of healthy cycles, but something, so that alarms cannot go on.
+            if tail.greatest <= limit:
+                tail = replace(tail, early=max(tail.early, tail.greatest))
+            elif tail.position == tail.block:
+                tail = replace(tail, early=max(tail.early, 0.0) * _EARLY_GROWTH + _MARGIN / 10)
         if tail.position == tail.block:
             tail = tail.add(tail.greatest, rate)
         start += len(part)

@@ -30,6 +30,7 @@ from stepscope.analyses.critical_path.longest_path import KINDS, divided, joins,
 from stepscope.analyses.critical_path.threads import LONG_AGO, host_threads
 from stepscope.analyses.critical_path.waits import handoffs, waits
 from stepscope.analyses.critical_path.windows import path_windows
+from stepscope.core.schema import EVENT_WAITS
 
 NAMES = list(KINDS)
 
@@ -105,7 +106,7 @@ def parts(spans, low, high):
         spans, PATH_TRACKS, steps_of((low, high)), recorded_work(spans, PATH_TRACKS), threads, within=None, step=None
     )
     passed = handoffs(spans, NO_OPS, NO_ARROWS, threads)
-    joined = joins(waits(spans, PATH_TRACKS, threads, work), work, passed, passed)
+    joined = joins(waits(spans, PATH_TRACKS, threads, work, EVENT_WAITS.empty()), work, passed, passed)
     return pieces(spans, threads, work, held, paths(work, held, joined, windows), windows)
 
 

@@ -25,14 +25,14 @@ from path_traces import (
 
 from stepscope.analyses.critical_path.threads import LONG_AGO, host_threads
 from stepscope.analyses.critical_path.waits import handoffs, waits
-from stepscope.core.schema import ARROWS, OPS
+from stepscope.core.schema import ARROWS, EVENT_WAITS, OPS
 
 
 def waits_in(*rows, tracks=PATH_TRACKS, unit=US):
     """Calls that wait: name of the call, of the work it waited for, of the work it might have waited for."""
     spans = spans_of(*rows, unit=unit)
     threads, work, _ = parts_of(spans)
-    got = waits(spans, tracks, threads, work)
+    got = waits(spans, tracks, threads, work, EVENT_WAITS.empty())
     name = spans["name"].cast(pl.String).to_list()
     of_work = [name[row] for row in work.row] + [None]
     rows = zip(got.row, got.work, got.queued, strict=True)

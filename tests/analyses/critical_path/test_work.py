@@ -189,6 +189,16 @@ def random_rows(drawn):
     return rows
 
 
+def queued_before(work, k, at):
+    """The last work of each other stream of the device by then, if piece k is the first that its stream gets after."""
+    order = sorted(range(work.start.size), key=lambda j: (work.called[j], j))
+    after = [j for j in order if work.track[j] == work.track[k] and work.called[j] > at]
+    if after[:1] != [k]:
+        return []
+    last = {work.track[j]: j for j in order if work.called[j] <= at and work.device[j] == work.device[k]}
+    return [j for track, j in last.items() if track != work.track[k]]
+
+
 def by_the_rules(work, waits, k):
     """What held up piece k: (by, at, other), by looking at everything."""
     start, n = work.start[k], work.start.size
@@ -206,13 +216,13 @@ def by_the_rules(work, waits, k):
             submitted = start
         options.append((submitted, LAUNCH, None))
     siblings = [j for j in range(n) if j != k and work.call[j] == work.call[k] >= 0]
-    since = work.called[before] if before is not None else LONG_AGO
-    event = work.call[k] >= 0 and any(since <= t < work.called[k] for t in waits)
     device = [j for j in range(n) if work.device[j] == work.device[k] and work.end[j] > work.start[j]]
     ended = [j for j in device if work.end[j] <= start and work.called[j] <= work.called[k]]
     last = max((work.end[j] for j in ended), default=None)
-    if last is not None and (siblings or event):
-        options.append((last, ACROSS, None))
+    crossed = [work.end[j] for t in waits for j in queued_before(work, k, t) if work.end[j] <= start]
+    if last is not None and siblings and work.call[k] >= 0:
+        crossed.append(last)
+    options += [(at, ACROSS, None) for at in crossed]
     if work.call[k] >= 0 and start - max(options)[0] >= 3 * UNIT:
         same = [j for j in device if work.sort[j] == work.sort[k]]
         running = any(work.start[j] < start < work.end[j] for j in same)

@@ -240,3 +240,16 @@ def test_one_of_many_that_had_the_core_is_shown_and_not_named():
 def test_a_program_behind_which_it_does_not_wait_longer_is_no_evidence():
     cause = first(waits_for(HEALTHY, a=0.5), waits_for(contended(HEALTHY), a=0.1))
     assert not [one for one in cause.evidence if (one.device or "").startswith("behind")]
+
+
+def test_threads_that_push_each_other_off_the_cores_are_too_many():
+    slower = replace(HEALTHY, typical_slowdown=1.6)
+    crowded = slower.levels(num_threads=34.0, process_runq_time=5e9, process_involuntary_ctx_switches=900.0)
+    diagnosis = diagnosed(HEALTHY, crowded)
+    assert categories(diagnosis) == ["thread_oversubscription"]
+    assert "34 threads (was 2)" in diagnosis.causes[0].statement
+
+
+def test_more_work_on_a_machine_as_busy_as_before_is_no_contention():
+    busy = HEALTHY.levels(process_runq_time=5e8, process_oncpu_time=5e8)
+    assert "cpu_contention" not in categories(diagnosed(busy, replace(busy, typical_slowdown=3.0)))

@@ -76,3 +76,19 @@ def test_operators_that_touch_new_memory_are_not_slower_themselves():
 def test_operators_that_nobody_recorded_are_asked_for():
     base = replace(BASE, operators=())
     assert "slow_operator" in not_judged(diagnosed(base, base))
+
+
+def test_copies_into_another_order_in_memory_have_a_name_of_their_own():
+    clone = Op("aten::clone", 6, 0.004 * MS, "[[8,72,320]]")
+    copies = replace(BASE.op("aten::copy_"), calls=29, each_ns=0.9 * MS)
+    diagnosis = diagnosed(BASE, BASE.with_ops(clone, copies))
+    assert categories(diagnosis)[0] == "layout_copies"
+    assert "copies take from 2.0" in diagnosis.causes[0].statement
+    assert "layout_copies" not in categories(diagnosed(BASE, BASE.with_ops(clone)))  # views, or tiny tensors
+
+
+def test_a_job_that_compiles_in_its_steps_is_recognised():
+    compiles = Op("_compile.compile_inner (dynamo_timed)", 1, 30 * MS, "[[8,72,320]]", category="user_range")
+    diagnosis = diagnosed(BASE, BASE.with_ops(compiles))
+    assert categories(diagnosis)[0] == "compilation"
+    assert not diagnosed(BASE.with_ops(compiles), BASE.with_ops(compiles)).causes

@@ -46,6 +46,20 @@ def test_an_mlu_launch_that_makes_no_sense_is_unknown():
     assert rows(trace.kernels, "kernel_type", "grid_x", "graph_id") == [(None, None, None)] * 2
 
 
+def test_waits_for_events_name_the_call_that_recorded_the_event():
+    waiting = {"cat": "cuda_sync", "pid": 0, "tid": 20, "device": 0, "stream": 20}
+    trace = read([
+        kernel("gemm", 0, 1, 1),
+        call("cudaEventRecord", 2, 1, 5),
+        x("Stream Wait Event", 4, 1, **waiting, wait_on_stream=7, wait_on_cuda_event_record_corr_id=5),
+        x("Stream Wait Event", 6, 1, **waiting, wait_on_stream=7, wait_on_cuda_event_record_corr_id=-1),
+        x("Stream Wait Event", 8, 1, **waiting, wait_on_stream=-1, wait_on_cuda_event_record_corr_id=-1),
+    ])  # fmt: skip
+    name = trace.spans["name"].cast(pl.String).to_list()
+    rows = [(name[a], stream, None if b is None else name[b]) for a, stream, b in trace.table("event_waits").rows()]
+    assert rows == [("Stream Wait Event", 7, "cudaEventRecord"), ("Stream Wait Event", 7, None)]
+
+
 def test_python_calls_keep_the_recorders_ids():
     trace = read([
         x("main.py(1): f", 0, 9, "python_function", Python_id=1, Python_parent_id=None),

@@ -18,7 +18,8 @@ _MOST = 16
 #: A process with a smaller part of all host spans, and no device work, is a helper of another.
 _LEAST_SHARE = 0.05
 _ROWS_OF_SPANS = (
-    "ops", "frames", "kernels", "transfers", "collectives", "kernel_metrics", "captured_launches", "sched",
+    "ops", "frames", "kernels", "transfers", "collectives", "kernel_metrics", "captured_launches", "event_waits",
+    "sched",
 )  # fmt: skip
 
 
@@ -84,13 +85,17 @@ def _restricted(tables: Tables, keep: pl.Series) -> dict[str, pl.DataFrame]:
     new = numbers.zip_with(mask, pl.Series([None], dtype=pl.UInt32))
     restricted = dict(tables)
     remaining = spans.filter(mask)
-    restricted["spans"] = remaining.with_columns(new.gather(remaining[name]).alias(name) for name in SPAN_REFERENCES)
+    restricted["spans"] = _renumbered(remaining, new)
     for name in _ROWS_OF_SPANS:
         if name in restricted and restricted[name].height:
-            side = restricted[name]
-            restricted[name] = side.with_columns(span_id=new.gather(side["span_id"])).drop_nulls("span_id")
+            restricted[name] = _renumbered(restricted[name], new).drop_nulls("span_id")
     if "steps" in restricted and restricted["steps"].height:
         numbers_marked = remaining.filter(remaining["category"] == "step")["step"].drop_nulls()
         if numbers_marked.len():
             restricted["steps"] = restricted["steps"].filter(pl.col("step").is_in(numbers_marked.implode()))
     return restricted
+
+
+def _renumbered(frame: pl.DataFrame, new: pl.Series) -> pl.DataFrame:
+    """The table with new numbers of spans."""
+    return frame.with_columns(new.gather(frame[name]).alias(name) for name in SPAN_REFERENCES if name in frame.columns)

@@ -18,7 +18,7 @@ from stepscope.analyses.critical_path.windows import Windows, path_windows
 from stepscope.analyses.critical_path.work import rows_of
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import nearest
-from stepscope.core.schema import ARROWS, DEVICE_WORK, OPS, STEPS
+from stepscope.core.schema import ARROWS, DEVICE_WORK, EVENT_WAITS, OPS, STEPS
 from stepscope.core.table import Column, Name, Table
 
 By = Literal["kind", "operator", "kernel", "launch", "piece"]
@@ -53,6 +53,7 @@ def critical_path(
     steps: pl.DataFrame = STEPS.empty(),
     ops: pl.DataFrame = OPS.empty(),
     arrows: pl.DataFrame = ARROWS.empty(),
+    event_waits: pl.DataFrame = EVENT_WAITS.empty(),
     *,
     by: By = "kind",
     step: int | None = None,
@@ -99,7 +100,7 @@ def critical_path(
     devices = recorded_work(spans, tracks)
     windows, chosen = path_windows(spans, tracks, steps, devices, threads, within=within, step=step)
     shown = windows.only(chosen)
-    program = program_of(spans, tracks, ops, arrows, devices, threads, windows)
+    program = program_of(spans, tracks, ops, arrows, event_waits, devices, threads, windows)
     work, held = program.work, program.held
     on_path = paths(work, held, joins(program.waited, work, program.passed, program.first), shown)
     rows = _named(pieces(spans, threads, work, held, on_path, shown), spans, threads, by)

@@ -33,8 +33,9 @@ from stepscope.core.errors import MissingTable, StepscopeError
 from stepscope.core.intervals import Ints, covered, own_lengths
 from stepscope.core.names import map_names
 from stepscope.core.report import Gain
-from stepscope.core.schema import ARROWS, DEVICE_WORK, OPS, STEPS
+from stepscope.core.schema import ARROWS, DEVICE_WORK, EVENT_WAITS, OPS, STEPS
 from stepscope.core.table import Column, Table
+from stepscope.core.trace import Trace
 from stepscope.core.units import parse_duration
 
 BASES = {
@@ -66,6 +67,7 @@ def predictions(
     steps: pl.DataFrame = STEPS.empty(),
     ops: pl.DataFrame = OPS.empty(),
     arrows: pl.DataFrame = ARROWS.empty(),
+    event_waits: pl.DataFrame = EVENT_WAITS.empty(),
     *,
     changes: str | None = None,
     measured_step: str | None = None,
@@ -80,7 +82,7 @@ def predictions(
     Raises MissingTable (no host side), StepscopeError (no such change, or nothing that it changes).
     """
     measured_ns = None if measured_step is None else parse_duration(measured_step, default_unit="ms")
-    program = recorded_program(spans, tracks, steps, ops, arrows)
+    program = recorded_program(spans, tracks, steps, ops, arrows, event_waits)
     wanted = [change_of(text) for text in (changes or "").splitlines() if text.strip()]
     rows = [scenario(program, wanted)] if wanted else standard(program)
     frame = PREDICTIONS.conform(pl.DataFrame(rows)) if rows else PREDICTIONS.empty()
@@ -93,6 +95,7 @@ def replayed_steps(
     steps: pl.DataFrame = STEPS.empty(),
     ops: pl.DataFrame = OPS.empty(),
     arrows: pl.DataFrame = ARROWS.empty(),
+    event_waits: pl.DataFrame = EVENT_WAITS.empty(),
     *,
     lags: Lags,
 ) -> pl.DataFrame:
@@ -100,10 +103,15 @@ def replayed_steps(
 
     step (Int32), recorded_ns (Int64), replayed_ns (Float64); `lags` as in `make`. Raises MissingTable (no host side).
     """
-    program = recorded_program(spans, tracks, steps, ops, arrows, lags=lags)
+    program = recorded_program(spans, tracks, steps, ops, arrows, event_waits, lags=lags)
     graph, windows = program.graph, program.windows
     lengths = graph.lengths(graph.run(unchanged(program.work, program.threads.track.size)))
     return pl.DataFrame({"step": windows.step, "recorded_ns": windows.high - windows.low, "replayed_ns": lengths})
+
+
+def tables_of(trace: Trace) -> tuple[pl.DataFrame, ...]:
+    """The tables of a trace that predictions are made from, in the order in which functions here take them."""
+    return trace.spans, trace.tracks, trace.steps, trace.ops, trace.arrows, trace.event_waits
 
 
 def recorded_program(
@@ -112,6 +120,7 @@ def recorded_program(
     steps: pl.DataFrame,
     ops: pl.DataFrame,
     arrows: pl.DataFrame,
+    event_waits: pl.DataFrame,
     *,
     lags: Lags = "recorded",
 ) -> Program:
@@ -124,7 +133,7 @@ def recorded_program(
     windows, _ = path_windows(spans, tracks, steps, devices, threads, within=within, step=None)
     if devices.is_empty() and _is_quiet(threads, windows):
         raise MissingTable("what the threads that mark steps do", needed_by="predictions", topic="host")
-    program = program_of(spans, tracks, ops, arrows, devices, threads, windows, lags=lags)
+    program = program_of(spans, tracks, ops, arrows, event_waits, devices, threads, windows, lags=lags)
     if program.work.call.size and (program.work.call < 0).all():
         # The device would then seem to need nothing of the host, nor the host anything of the device.
         raise MissingTable("the calls that queued the device's work", needed_by="predictions", topic="host")
@@ -185,13 +194,12 @@ def with_parts(program: Program, wanted: Sequence[Change]) -> tuple[dict[str, ob
     run = graph.run(changes)
     # What was queued before the recording shortens the first steps of a replay, so the later ones are measured.
     steady = slice(recorded.size // 2, None)
-    lengths, whole = graph.lengths(run), max(float(recorded[steady].sum()), 1.0)
     most = _most_saved(program, changes)
-    means = [_within_reason(step_ns, step_ns * (float(lengths[steady].sum()) / whole), most)]
+    means = [_within_reason(step_ns, step_ns * graph.period(run, steady), most)]
     if means[0] < (1 - _NO_GAIN) * step_ns:
-        for other in (replace(graph, spare=spare) for spare in _SPARE):
-            lengths = other.lengths(other.run(changes))
-            means.append(_within_reason(step_ns, step_ns * (float(lengths[steady].sum()) / whole), most))
+        looser = (replace(graph, spare=spare) for spare in _SPARE)
+        periods = (other.period(other.run(changes), steady) for other in looser)
+        means += [_within_reason(step_ns, step_ns * period, most) for period in periods]
     is_model = any(change.change == "graphs" for change in wanted)
     reason = _unknown(program, wanted, changes, is_gain=means[0] < (1 - _NO_GAIN) * step_ns)
     if reason == _CALLS_UNKNOWN:
@@ -202,8 +210,8 @@ def with_parts(program: Program, wanted: Sequence[Change]) -> tuple[dict[str, ob
         high += _TAKE_OVER * predicted
     if is_model and recorded.size == 1:
         # What a single step does for the first time, such as loading code, cannot be separated from what each does.
-        idle = graph.lengths(graph.run(changed(program, [change_of("host: free")])))
-        low = min(low, step_ns * float(idle.sum()) / whole)
+        idle = graph.run(changed(program, [change_of("host: free")]))
+        low = min(low, step_ns * graph.period(idle, steady))
     high = max(high, step_ns) if reason else high
     spent = _binding(graph, run, int(np.argsort(recorded)[recorded.size // 2]))
     row: dict[str, object] = {
@@ -261,37 +269,36 @@ def of_ratio(wanted: Change, step_ns: float, ratio: float) -> dict[str, object]:
     return {**row, "low_ns": predicted - width, "high_ns": predicted + width, "basis": "replayed", "n_inferred": 0}
 
 
-def gains(
-    spans: pl.DataFrame,
-    tracks: pl.DataFrame,
-    steps: pl.DataFrame,
-    ops: pl.DataFrame,
-    arrows: pl.DataFrame,
-    questions: Sequence[Sequence[str]],
-    step_ns: float,
-) -> list[Gain | None]:
+def gains(tables: Sequence[pl.DataFrame], questions: Sequence[Sequence[str]], step_ns: float) -> list[Gain | None]:
     """What each question, a few changes as text, is worth for a step of this length; None where nothing was recorded.
 
-    The median step and those around it are replayed. Without steps the gain is the time that is saved of the whole.
+    `tables` is what `tables_of` returns. The median step and those around it are replayed. Without steps the gain is
+    the time that is saved of the whole.
 
     Of a recording with very many threads, as only damaged files have, no question is answered.
 
     Units: ns. Raises MissingTable (no host side).
     """
-    if not questions or spans["track_id"].n_unique() > _MOST_TRACKS:
+    if not questions or tables[0]["track_id"].n_unique() > _MOST_TRACKS:
         return [None] * len(questions)
-    program = near_median_program(spans, tracks, steps, ops, arrows)
+    program = near_median_program(*tables)
     asked = ([change for text in texts if _concerns(change := change_of(text), program)] for texts in questions)
     rows = ((scenario(program, wanted), wanted) if wanted else None for wanted in asked)
     return [None if row is None else _gain(*row, step_ns) for row in rows]
 
 
 def near_median_program(
-    spans: pl.DataFrame, tracks: pl.DataFrame, steps: pl.DataFrame, ops: pl.DataFrame, arrows: pl.DataFrame
+    spans: pl.DataFrame,
+    tracks: pl.DataFrame,
+    steps: pl.DataFrame,
+    ops: pl.DataFrame,
+    arrows: pl.DataFrame,
+    event_waits: pl.DataFrame,
 ) -> Program:
     """The program of the median step and its neighbours. Raises MissingTable (no host side)."""
     spans, steps = near_median(spans, steps)
-    return recorded_program(spans, tracks, steps, ops.join(spans, on="span_id", how="semi"), arrows)
+    ops = ops.join(spans, on="span_id", how="semi")
+    return recorded_program(spans, tracks, steps, ops, arrows, event_waits)
 
 
 def _gain(row: Mapping[str, Any], wanted: Sequence[Change], step_ns: float) -> Gain:

@@ -19,6 +19,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from stepscope.analyses.critical_path.events import crossings
 from stepscope.analyses.critical_path.forward_pass import SOURCE, Floats, Shape, shape_of
 from stepscope.analyses.critical_path.longest_path import beginnings
 from stepscope.analyses.critical_path.threads import LONG_AGO, Threads, latest
@@ -153,6 +154,20 @@ class Graph:
             self.shape.append(shape_of(from_, to, recorded, self.work.start.size))
         return self.shape[0].earliest(after, float(self.origin))
 
+    def period(self, run: Replay, steady: slice) -> float:
+        """How long these windows take in the long run, in relation to the recording.
+
+        They take no less than the host does between their ends: what the device is behind with, it catches up with.
+        """
+        windows = self.windows
+        recorded = max(float((windows.high - windows.low)[steady].sum()), 1.0)
+        took = float(self.lengths(run)[steady].sum())
+        first = range(windows.low.size)[steady][0] - 1
+        if first >= 0 and (windows.main == windows.main[0]).all():
+            ahead = max(float(windows.end[-1] - windows.end[first]) - recorded, 0.0)
+            took = max(took, float(run.end[-1] - run.end[first]) - ahead)
+        return took / recorded
+
     def lengths(self, run: Replay) -> Floats:
         """How long each window takes, in ns."""
         windows = self.windows
@@ -192,6 +207,7 @@ def program_of(
     tracks: pl.DataFrame,
     ops: pl.DataFrame,
     arrows: pl.DataFrame,
+    event_waits: pl.DataFrame,
     devices: pl.DataFrame,
     threads: Threads,
     windows: Windows,
@@ -200,8 +216,8 @@ def program_of(
 ) -> Program:
     """The program of a trace's tables. `devices` is what `device_work` returns."""
     work = path_work(devices, spans, threads)
-    held = held_up(work, spans)
-    waited = waits(spans, tracks, threads, work)
+    held = held_up(work, crossings(spans, tracks, work, event_waits))
+    waited = waits(spans, tracks, threads, work, event_waits)
     passed = handoffs(spans, ops, arrows, threads)
     first = beginnings(threads, windows, passed)
     fetches, paces = loader_limits(spans, threads)
@@ -306,13 +322,18 @@ def _of_work(graph: Graph, changes: Changes, reached: Floats) -> Iterator[Edges]
         gap = _pooled(gap, held, work, queued if graph.lags == "other steps" else np.full_like(queued, -1))
     recorded = gap * changes.waits[held.wait]
     typical = _quantile(gap[held.wait == KERNEL_WAIT], graph.spare)
-    for by, other in ((BEFORE, work.before), (ACROSS, held.across)):
-        rows = np.flatnonzero(other >= 0)
-        one = other[rows]
+    later, earlier = held.crossing
+    more = held.across[later] != earlier
+    follows, crosses = np.flatnonzero(work.before >= 0), np.flatnonzero(held.across >= 0)
+    for by, rows, one in (
+        (BEFORE, follows, work.before[follows]),
+        (ACROSS, crosses, held.across[crosses]),
+        (None, later[more], earlier[more]),
+    ):
         until = np.minimum(work.end[one], work.start[rows])
         least = np.minimum(typical, work.start[rows] - until) * changes.waits[KERNEL_WAIT]
         lag = np.where(held.by[rows] == by, recorded[rows], least)
-        if by == ACROSS and changes.detached is not None:
+        if by != BEFORE and changes.detached is not None:
             lag[changes.detached[one]] = -np.inf
         yield one + 1, rows + 1, (until - work.start[one]) * changes.work[one] + lag
     rows = np.flatnonzero(work.call >= 0)

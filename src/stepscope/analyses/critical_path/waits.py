@@ -14,6 +14,7 @@ import polars as pl
 
 from stepscope.analyses.common.device_work import MEMCPY
 from stepscope.analyses.common.span_lookup import of_spans
+from stepscope.analyses.critical_path.events import awaited_by_events
 from stepscope.analyses.critical_path.threads import (
     FAR_OFF,
     LONG_AGO,
@@ -47,10 +48,11 @@ class Waits:
     is_inferred: Bools  # whether an operator stands for a call that the recorder does not note
 
 
-def waits(spans: pl.DataFrame, tracks: pl.DataFrame, threads: Threads, work: Work) -> Waits:
+def waits(spans: pl.DataFrame, tracks: pl.DataFrame, threads: Threads, work: Work, event_waits: pl.DataFrame) -> Waits:
     """Every synchronising call, and every call that queued a copy and was open when the copy ended.
 
-    A synchronising call waited for the work that ended last while it was open, out of all that its process had queued
+    A call that waits for an event waits for the work that was queued last before the event was recorded. Any other
+    synchronising call waited for the work that ended last while it was open, out of all that its process had queued
     before, or on its stream only if the recorder names the stream. Where the recorder notes no such call, operators
     that need a value of the device stand for them.
     """
@@ -63,13 +65,19 @@ def waits(spans: pl.DataFrame, tracks: pl.DataFrame, threads: Threads, work: Wor
     start, end = _times(spans, rows)
     thread = threads.codes(lanes)
     awaited = _awaited(spans, tracks, threads, work, rows)
+    queued = np.where(awaited < 0, _queued(work, thread, start, end), -1)
+    of_event = awaited_by_events(spans, tracks, work, event_waits, rows)
+    ended = np.append(work.end, (LONG_AGO, LONG_AGO))[of_event]
+    is_known = (of_event != -1) & (ended <= end)
+    awaited = np.where(is_known, np.where(ended > start, of_event, -1), awaited)
+    queued = np.where(is_known, np.where(ended > start, -1, of_event), queued)
     synced = Waits(
         rows,
         thread,
         start,
         end,
-        awaited,
-        np.where(awaited < 0, _queued(work, thread, start, end), -1),
+        np.maximum(awaited, -1),
+        np.maximum(queued, -1),
         rows < 0,
         np.full(rows.size, not is_noted),
     )

@@ -7,7 +7,6 @@ a long gap in which other work ran on the device, it waited for that work: for i
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -19,9 +18,6 @@ from stepscope.analyses.common.span_lookup import of_spans
 from stepscope.analyses.critical_path.threads import FAR_OFF, LONG_AGO, LONG_GAP_NS, Threads, last_ended, latest
 from stepscope.core.intervals import Bools, Ints
 from stepscope.core.names import map_names
-
-_WAIT_CALL = re.compile(r"StreamWaitEvent|QueueWaitNotifier|EnqueueEventsWait")
-
 
 #: What held up a piece of work: previous work of its stream, work of another stream, its launch, or unknown.
 BEFORE, ACROSS, LAUNCH, NOTHING = range(4)
@@ -56,6 +52,7 @@ class Held:
     wait: Ints  # kind of the time from then to its start: LAUNCH_DELAY, KERNEL_WAIT or UNEXPLAINED
     across: Ints  # the work of another stream that it may have waited for; -1 if none
     submitted: Ints  # when the call had queued it; LONG_AGO if unknown
+    crossing: tuple[Ints, Ints]  # all pairs of work and work of other streams that had to end first
 
 
 def path_work(work: pl.DataFrame, spans: pl.DataFrame, threads: Threads) -> Work:
@@ -76,8 +73,8 @@ def path_work(work: pl.DataFrame, spans: pl.DataFrame, threads: Threads) -> Work
     return Work(row, sort, track, device, start, end, call, thread, called, returned, before)
 
 
-def held_up(work: Work, spans: pl.DataFrame) -> Held:
-    """The dependency of each piece of work that was met last.
+def held_up(work: Work, crossing: tuple[Ints, Ints]) -> Held:
+    """The dependency of each piece of work that was met last. `crossing` is what `crossings` returns.
 
     Work is queued when its call ends. If it began before that: when the call began, if the previous work of its stream
     was still running then, else when the work itself began.
@@ -89,9 +86,13 @@ def held_up(work: Work, spans: pl.DataFrame) -> Held:
     across = np.full(work.start.size, -1, np.int64)
     until = np.full(work.start.size, LONG_AGO)
     ready = np.maximum(before, submitted)
-    rows = np.flatnonzero(_may_wait(work, spans))
+    rows = np.flatnonzero(_in_graph(work))
     across[rows] = _ended_last(work, rows, until)
     until[rows] = np.append(work.end, LONG_AGO)[across[rows]]
+    order = np.argsort(work.end[crossing[1]], kind="stable")
+    later, earlier = crossing[0][order], crossing[1][order]
+    last = work.end[earlier] >= until[later]
+    across[later[last]], until[later[last]] = earlier[last], work.end[earlier[last]]
     rows = np.flatnonzero((work.call >= 0) & (work.start - np.maximum(ready, until) >= LONG_GAP_NS))
     runs = _running(work, rows)
     awaited = np.where(runs >= 0, runs, _ended_last(work, rows, ready))
@@ -100,7 +101,7 @@ def held_up(work: Work, spans: pl.DataFrame) -> Held:
     choices = np.stack((before, until, submitted))
     at = choices.max(axis=0, initial=LONG_AGO)
     by = np.where(at > LONG_AGO, choices.argmax(axis=0), NOTHING)
-    return Held(by, at, _waits(work, by, at), across, submitted)
+    return Held(by, at, _waits(work, by, at), across, submitted, crossing)
 
 
 def _waits(work: Work, by: Ints, at: Ints) -> Ints:
@@ -161,25 +162,8 @@ def _running(work: Work, rows: Ints) -> Ints:
     return np.where(ends[last] > work.start[rows], order[last], -1)
 
 
-def _may_wait(work: Work, spans: pl.DataFrame) -> Bools:
-    """Whether a wait for an event was queued between a piece and the previous one, or it is part of a graph."""
+def _in_graph(work: Work) -> Bools:
+    """Whether a piece is one of several that one call queued."""
     calls, sizes = np.unique(work.call, return_counts=True)
-    in_graph = (work.call >= 0) & (sizes[np.searchsorted(calls, work.call)] > 1)
-    waits = calls_like(spans, lambda name: _WAIT_CALL.search(name) is not None)
-    if waits.size == 0:
-        return in_graph
-    # A call that is recorded with its stream makes only that stream wait; any other call, all streams.
-    syncs = spans.filter(pl.col("category") == "sync").select("launch_id", "track_id").drop_nulls()
-    sync_row = rows_of(spans, syncs["launch_id"])
-    sync_track = syncs["track_id"].cast(pl.Int64).to_numpy()
-    when = spans["ts_ns"].to_numpy()
-    named = np.isin(sync_row, waits)
-    first = np.where(work.before >= 0, np.append(work.called, LONG_AGO)[work.before], LONG_AGO)
-    may_wait = in_graph
-    for track in np.unique(work.track):
-        of_track = np.union1d(np.setdiff1d(waits, sync_row[named]), sync_row[named & (sync_track == track)])
-        times = np.sort(when[of_track])
-        mine = np.flatnonzero((work.track == track) & (work.call >= 0))
-        n_waits = np.searchsorted(times, work.called[mine]) - np.searchsorted(times, first[mine])
-        may_wait[mine] |= n_waits > 0
-    return may_wait
+    several: Bools = (work.call >= 0) & (sizes[np.searchsorted(calls, work.call)] > 1)
+    return several

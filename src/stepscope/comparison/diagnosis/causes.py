@@ -48,6 +48,17 @@ _HOST = ("host_overhead", "data_loading", "slow_operator", "disk_io", "memory_pr
 _OVER_TIME = ("slow_tail", "growing_steps")
 #: The consequences of each cause that may appear to be causes themselves.
 FOLLOWS: dict[str, tuple[str, ...]] = {
+    "thread_oversubscription": ("cpu_contention", "gil_contention", "slow_tail", *_HOST),
+    "compilation": (
+        "cpu_contention",
+        "gil_contention",
+        "workload_change",
+        "slow_tail",
+        "memory_growth",
+        "python_gc",
+        *_HOST,
+    ),
+    "layout_copies": ("workload_change", "memory_growth", "slow_operator", "host_overhead", "memory_pressure"),
     "cpu_contention": ("cpu_frequency", "gil_contention", *_HOST, *_OVER_TIME),
     "cpu_frequency": (*_HOST, *_OVER_TIME),
     "gil_contention": ("cpu_contention", *_HOST, "slow_tail"),

@@ -11,6 +11,7 @@ from stepscope.comparison.diagnosis.case import (
     Rule,
     Suspect,
     View,
+    not_slower,
     share_slowed_by,
     typical_slowdown,
     weigh,
@@ -131,7 +132,8 @@ def _slowdown(view: View) -> float | None:
 class _CoreUse:
     """How the process and the machine use the cores.
 
-    `slower` is how many times longer a typical call takes on the host at equal clock. `waits` says that threads wait
+    `slower` is how many times longer a typical call takes on the host at equal clock. `longer_ns` is how much longer
+    threads wait per cycle than the same processor time waited for in the base. `waits` says that threads wait
     for cores longer than in the base, `is_own` that the process itself causes it, `shared` that other processes keep
     the machine busy and calls take longer.
     """
@@ -140,6 +142,7 @@ class _CoreUse:
     own: Change
     load: Change
     slower: float | None
+    longer_ns: float
     waits: bool
     is_own: bool
     shared: bool
@@ -154,13 +157,20 @@ def _core_use(view: View) -> _CoreUse:
     # Neighbours that come and go make some steps slow, whose waits are as long as they are.
     in_tail = view.has_tail and view.tails is not None and wait.delta > 0.5 * view.tails.added_ns
     may_wait = view.is_slower or view.is_of_time
-    waits = longer and ((wait.rose(by=_WAITING * view.base_ns) and may_wait) or in_tail)
+    # On a machine that is as busy as before, more work waits more.
+    demand = max(own.ratio or 1.0, 1.0)
+    longer_ns = (wait.other or 0.0) - demand * (wait.base or 0.0)
+    waits = (
+        longer
+        and longer_ns > _WAITING * view.base_ns
+        and ((wait.rose(by=_WAITING * view.base_ns) and may_wait) or in_tail)
+    )
     # Neighbours on the same core or caches make equal work take somewhat longer too.
     is_own = own.is_known and own.delta > max(0.5 * wait.delta, (_STRETCHED - 1) * (own.base or 0.0))
-    is_own = is_own and wait.delta > 0.5 * view.delta_ns
+    is_own = (is_own and wait.delta > 0.5 * view.delta_ns) or _is_crowded(view, outside)
     is_busy = load.rose(by=_LOAD_POINTS) and outside is not None and outside >= _HALF_CORE
     shared = is_busy and slower is not None and slower >= _STRETCHED
-    return _CoreUse(wait, own, load, slower, waits, is_own, shared)
+    return _CoreUse(wait, own, load, slower, longer_ns, waits, is_own, shared)
 
 
 def cpu_contention(view: View) -> Judgement:
@@ -186,7 +196,7 @@ def cpu_contention(view: View) -> Judgement:
     text = f"core clock {moved(clock)}: busy neighbours lower it"
     costs = (evidence(text, clock, role="consequence", device="host", metric="cpu_frequency"),)
     stretched = view.base_ns * ((use.slower or 1.0) - 1) if use.shared else 0.0
-    affected = max(use.wait.delta if use.waits else 0.0, stretched)
+    affected = max(min(use.longer_ns, use.wait.delta) if use.waits else 0.0, stretched)
     return view.suspect(
         name,
         _contention_says(view, use),
@@ -198,6 +208,51 @@ def cpu_contention(view: View) -> Judgement:
         magnitude=use.wait.ratio if use.waits else use.load.ratio,
         consequences=costs if clock.fell(to=0.95) else (),
         advice="see what else runs there (top, pidstat 1); pin the job to cores of its own (taskset, cpuset, numactl)",
+    )
+
+
+def _is_crowded(view: View, outside: float | None) -> bool:
+    """Whether the process has more threads, which are pushed off cores that other processes do not use more."""
+    kicked = view.per_cycle(PROCESS, "process_involuntary_ctx_switches")
+    more = view.resource(PROCESS, "num_threads").rose(by=1.5, times=1.5)
+    return more and kicked.rose(times=2) and (outside is None or outside < _HALF_CORE)
+
+
+def thread_oversubscription(view: View) -> Judgement:
+    """The process runs more threads than it has cores for, so they take the cores from each other.
+
+    Necessary: it has at least two threads more, and half as many again; its threads wait for cores longer, by 5 % of a
+    cycle, and are pushed off them twice as often, while other processes do not use half a core more.
+    """
+    name = "thread_oversubscription"
+    wait, threads = waited(view), view.resource(PROCESS, "num_threads")
+    kicked, outside = view.per_cycle(PROCESS, "process_involuntary_ctx_switches"), outside_cores(view)
+    if not wait.is_known or not threads.is_known or not kicked.is_known:
+        return Missing(name, "num_threads, process_runq_time and process_involuntary_ctx_switches")
+    if not threads.rose(by=1.5, times=1.5):
+        return RuledOut(name, f"threads of the process: {span(threads.base, threads.other, None)}")
+    if not (view.is_slower or view.has_tail):
+        return not_slower(name, view)
+    if not wait.rose(by=_WAITING * view.base_ns):
+        return RuledOut(name, f"time waiting for a core: {span(wait.base, wait.other, 'ns')} per cycle")
+    if not _is_crowded(view, outside):
+        return RuledOut(name, "other processes use the cores more, or threads are not pushed off them more often")
+    return view.suspect(
+        name,
+        f"The process has {units.number(threads.other)} threads (was {units.number(threads.base)}), which push each"
+        f" other off the cores: they wait {span(wait.base, wait.other, 'ns')} per cycle in all.",
+        max(wait.delta, view.delta_ns),
+        0.9,
+        [
+            evidence("threads of the process", threads, role="necessary", device=PROCESS, metric="num_threads"),
+            evidence("time waiting for a core, per cycle", wait, role="necessary", device=PROCESS),
+            evidence("times threads were pushed off a core, per cycle", kicked, role="necessary", device=PROCESS),
+        ],
+        resource="processor cores",
+        device="host",
+        magnitude=threads.ratio,
+        advice="run as many threads as the process has cores: torch.set_num_threads, OMP_NUM_THREADS; divide the cores"
+        " by the processes of this machine",
     )
 
 
@@ -389,4 +444,5 @@ RULES = (
     Rule("cpu_contention", cpu_contention),
     Rule("cpu_frequency", cpu_frequency),
     Rule("gil_contention", gil_contention),
+    Rule("thread_oversubscription", thread_oversubscription),
 )

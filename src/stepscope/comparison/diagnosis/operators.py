@@ -39,6 +39,13 @@ _REPLACED = 0.05
 _UNCHANGED = 1.05
 
 
+#: Ranges in which PyTorch or JAX compiles.
+_COMPILES = r"dynamo_timed|backend_compile|XlaCompile|^xla::.*Compile"
+#: Operators that bring a tensor into another order in memory; the copy is made inside.
+_LAYOUT = ("aten::contiguous", "aten::clone")
+_COPIES = (*_LAYOUT, "aten::copy_")
+
+
 @dataclass(frozen=True, slots=True)
 class _Grown:
     """Operators whose own time grew, largest first, and possible reasons.
@@ -227,4 +234,71 @@ def types_of(view: View, name: str) -> tuple[str, str]:
     return types[0][0], new[0]
 
 
-RULES = (Rule("slow_operator", slow_operator),)
+def compilation(view: View) -> Judgement:
+    """The job compiles while it runs: functions are traced and compiled again, as for new shapes or failed guards.
+
+    Necessary: ranges in which PyTorch or JAX compiles take 3 % of a cycle more. The longest of them has the others in
+    it.
+    """
+    name = "compilation"
+    work = view.work.filter((pl.col("device") == "host") & pl.col("name").cast(pl.String).str.contains(_COMPILES))
+    added = pl.col("total_ns_other").fill_null(0) - pl.col("total_ns_base").fill_null(0)
+    work = work.with_columns(added=added).sort("added", descending=True)
+    if work.is_empty() or work["added"][0] < view.least_ns:
+        return RuledOut(name, "nothing is compiled, or as much as in the base")
+    if not (view.is_slower or view.has_tail):
+        return not_slower(name, view)
+    row = work.row(0, named=True)
+    change = Change(row["total_ns_base"] or 0.0, row["total_ns_other"], is_real=True, unit="ns")
+    return view.suspect(
+        name,
+        f"The job compiles while it runs: {span(change.base, change.other, 'ns')} per cycle.",
+        change.delta,
+        0.9,
+        [evidence(f"{shorten(row['name'])}: time per cycle", change, role="necessary", name=row["name"])],
+        resource="compiler",
+        device="host",
+        advice="see why it compiles again: TORCH_LOGS=recompiles, or jax_log_compiles; keep shapes, types and flags"
+        " equal from step to step, pad them, or mark them dynamic",
+    )
+
+
+def layout_copies(view: View) -> Judgement:
+    """Tensors are copied into another order in memory, because something makes them non-contiguous.
+
+    Necessary: more calls of `contiguous` or `clone`, no other element types, and copies whose own time grew by 3 % of a
+    cycle.
+    """
+    name = "layout_copies"
+    copies = view.operators().filter(pl.col("name").is_in(_COPIES))
+    added = pl.col("calls_other") - pl.col("calls_base")
+    more = copies.filter(pl.col("name").is_in(_LAYOUT) & pl.col("calls_real") & (added > 0))
+    grown = float(copies["delta_ns"].sum())
+    if more.is_empty() or grown < view.least_ns:
+        return RuledOut(name, "tensors are brought into another order as often as before, or in no time that matters")
+    if retyped(view.pair):
+        return RuledOut(name, "element types differ, so copies convert them")
+    if not view.is_slower:
+        return not_slower(name, view)
+    row = more.with_columns(added=added).sort("added", descending=True).row(0, named=True)
+    calls = Change(row["calls_base"], row["calls_other"], is_real=True)
+    own = [float(copies[f"own_ns_{side}"].sum()) for side in ("base", "other")]
+    change = Change(own[0], own[1], is_real=True, unit="ns")
+    return view.suspect(
+        name,
+        f"Tensors are copied into another order in memory: copies take {span(own[0], own[1], 'ns')} per cycle.",
+        grown,
+        0.85,
+        [
+            evidence(f"calls of {shorten(row['name'])} per cycle", calls, role="necessary", name=row["name"]),
+            evidence("own time of copies, per cycle", change, role="necessary", name="aten::copy_"),
+        ],
+        resource="memory layout",
+        device="host",
+        magnitude=change.ratio,
+        advice="find the transpose or permute before the copy (show operators --by shape, record --stacks); keep one "
+        "memory format, such as channels_last, through the model",
+    )
+
+
+RULES = (Rule("slow_operator", slow_operator), Rule("compilation", compilation), Rule("layout_copies", layout_copies))

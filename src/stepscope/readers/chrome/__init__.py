@@ -36,8 +36,8 @@ FORMATS = (
             Sign(0.1, re.compile(OBJECT.pattern + b"|" + LIST.pattern)),
         ),
         provides=(
-            "devices", "tracks", "spans", "ops", "kernels", "transfers", "collectives", "kernel_metrics", "allocations",
-            "counters", "stacks", "steps", "issues",
+            "devices", "tracks", "spans", "ops", "kernels", "transfers", "collectives", "kernel_metrics", "event_waits",
+            "allocations", "counters", "stacks", "steps", "issues",
         ),
         is_superseded=_is_in_another,
         cacheable=True,

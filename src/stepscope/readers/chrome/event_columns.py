@@ -56,6 +56,7 @@ SIDE_COLUMNS: dict[str, dict[str, str]] = {
         "blocks_sm": "blocks_per_sm", "warps_sm": "warps_per_sm", "occupancy": "occupancy",
     },
     "kernels_of_calls": {"kernel": "kernel"},
+    "event_waits": {"stream": "awaited_stream", "record": "awaited_record"},
     "transfers": {"bytes": "size_bytes", "bandwidth": "bandwidth"},
     "collectives": {
         "collective": "collective", "dtype": "dtype", "in": "in_elements", "out": "out_elements", "group": "group",
@@ -107,6 +108,7 @@ class Columns:
             "shared": i8, "blocks_sm": f8, "warps_sm": f8, "occupancy": f8,
         })  # fmt: skip
         self.launches = columns_of({"row": u4, "kind": u4, "dims": u4, "graph": i8, "node": i8})
+        self.event_waits = columns_of({"row": u4, "stream": i8, "record": i8})
         self.transfers = columns_of({"row": u4, "bytes": i8, "bandwidth": f8})
         self.collectives = columns_of({
             "row": u4, "collective": u4, "dtype": u4, "in": i8, "out": i8,
@@ -178,9 +180,11 @@ class Columns:
             self._add_side_columns(kind_code, rows + first, some)
         if METRICS in groups:
             self._add_metrics(first, whole, block)
+        if b'"wait_on_stream"' in block:
+            self._add_rows("event_waits", [(first + i, a) for i, a in enumerate(args) if a.awaited_stream is not None])
         if DEVICE in groups and any(key in block for key in _MLU_KEYS):
             self._add_launches(first, whole, block)
-        self._add_collectives([(first + i, a) for i, a in enumerate(args) if a.collective is not None])
+        self._add_rows("collectives", [(first + i, a) for i, a in enumerate(args) if a.collective is not None])
         if b'"alg_type"' in block:
             self._add_collectives_of_hccl(first, events)
 
@@ -190,13 +194,11 @@ class Columns:
         if kind in (CALL, DEVICE) and not self.has_correlations:
             self.has_correlations = any(a.correlation is not None and a.correlation > 0 for a in args)
         if kind == CALL and any(a.kernel for a in args):
-            named = [(r, a) for r, a in zip(rows.tolist(), args, strict=True) if a.kernel]
-            self.add_arguments("kernels_of_calls", [r for r, _ in named], [a for _, a in named])
+            self._add_rows("kernels_of_calls", [(r, a) for r, a in zip(rows.tolist(), args, strict=True) if a.kernel])
         if kind == DEVICE:
-            launched = [(r, a) for r, a in zip(rows.tolist(), args, strict=True) if _is_launched(a)]
-            self.add_arguments("kernels", [r for r, _ in launched], [a for _, a in launched])
-            moved = [(r, a) for r, a in zip(rows.tolist(), args, strict=True) if a.size_bytes is not None]
-            self.add_arguments("transfers", [r for r, _ in moved], [a for _, a in moved])
+            pairs = list(zip(rows.tolist(), args, strict=True))
+            self._add_rows("kernels", [(r, a) for r, a in pairs if _is_launched(a)])
+            self._add_rows("transfers", [(r, a) for r, a in pairs if a.size_bytes is not None])
 
     def add_arguments(self, table: str, rows: NDArray[np.intp] | list[int], args: list[Args]) -> None:
         """Rows of a side table."""
@@ -215,9 +217,9 @@ class Columns:
             coded = self.json_of.get(column, self.texts_of.get(column))
             cols[column].extend(values if coded is None else coded.codes(values))
 
-    def _add_collectives(self, rows: list[tuple[int, Args]]) -> None:
+    def _add_rows(self, table: str, rows: list[tuple[int, Args]]) -> None:
         if rows:
-            self.add_arguments("collectives", [r for r, _ in rows], [a for _, a in rows])
+            self.add_arguments(table, [r for r, _ in rows], [a for _, a in rows])
 
     def _add_collectives_of_hccl(self, first: int, events: list[AnyEvent]) -> None:
         """The sizes of HCCL's collectives: the elements that a rank sends, or of a reduce-scatter receives."""
@@ -230,7 +232,7 @@ class Columns:
             name = kind_of_collective(event.name or "") or event.name
             sent, got = (None, n) if name == "reduce_scatter" else (n, None)
             known = Args(collective=name, dtype=HCCL_TYPES.get(kind, kind), in_elements=sent, out_elements=got)
-            self._add_collectives([(row, known)])
+            self._add_rows("collectives", [(row, known)])
 
     def _add_launches(self, first: int, whole: list[AnyEvent], block: bytes) -> None:
         """Launch configurations of an MLU's kernels. Few traces have them, so the block is decoded a second time."""

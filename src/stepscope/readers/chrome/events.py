@@ -94,6 +94,8 @@ class Args(Struct, gc=False, frozen=True):
     device: int | str | None = None
     stream: int | str | None = None
     correlation: int | None = ABSENT
+    awaited_stream: int | None = field(name="wait_on_stream", default=None)
+    awaited_record: int | None = field(name="wait_on_cuda_event_record_corr_id", default=None)
     registers: int = field(name="registers per thread", default=ABSENT)
     shared_bytes: int = field(name="shared memory", default=ABSENT)
     blocks_per_sm: float | None = field(name="blocks per SM", default=None)

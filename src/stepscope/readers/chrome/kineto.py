@@ -198,6 +198,7 @@ def build_tables(
     tables["ops"] = ops
     tables["frames"] = side_tables.frames(columns, spans)
     tables["captured_launches"] = side_tables.captured_launches(columns, spans, is_call, launch, name_list)
+    tables["event_waits"] = side_tables.event_waits(columns, spans, correlation, is_call)
     tables["arrows"] = host_arrows(arrows, tracks)
     tables["kernels"] = side_tables.kernels(columns, spans, category == CODE["kernel"], name_list)
     is_transfer = (category == CODE["memcpy"]) | (category == CODE["memset"])

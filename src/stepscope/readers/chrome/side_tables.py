@@ -14,6 +14,7 @@ from stepscope.core.schema import (
     CAPTURED_LAUNCHES,
     COLLECTIVES,
     COUNTERS,
+    EVENT_WAITS,
     FRAMES,
     KERNEL_METRICS,
     KERNELS,
@@ -22,7 +23,7 @@ from stepscope.core.schema import (
 )
 from stepscope.readers.chrome.spans import to_ns
 from stepscope.readers.common.columns import ABSENT, nullable, stable_order, text_column
-from stepscope.readers.common.span_builder import nearest_op
+from stepscope.readers.common.span_builder import NO_SPAN, launches, nearest_op
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -218,6 +219,20 @@ def captured_launches(
     kernel[with_name] = side["kernel"]
     kernels = text_column(kernel[rows], [*name_list, None]) if rows.size else None
     return CAPTURED_LAUNCHES.conform(pl.DataFrame({"span_id": rows.astype(np.uint32), "kernel": kernels}))
+
+
+def event_waits(columns: Columns, spans: Sorted, correlation: Rows, is_call: NDArray[np.bool_]) -> pl.DataFrame:
+    """The `event_waits` table: waits for events whose stream is known (−1 where it is not)."""
+    rows, side = side_columns(columns.event_waits, spans)
+    recorded = np.concatenate((np.where(is_call, correlation, 0), side["record"]))
+    is_wait = np.arange(recorded.size) >= is_call.size
+    call = launches(recorded, np.append(is_call, np.zeros(rows.size, np.bool_)), is_wait)[is_wait]
+    known = side["stream"] >= 0
+    return EVENT_WAITS.conform(pl.DataFrame({
+        "span_id": rows[known].astype(np.uint32),
+        "stream": side["stream"][known],
+        "recording_id": nullable(call[known], pl.UInt32(), NO_SPAN),
+    }))  # fmt: skip
 
 
 def spread_dims(dims: Rows, codes: NDArray[Any], have: NDArray[np.bool_], at: Rows) -> Rows:

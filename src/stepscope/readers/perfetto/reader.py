@@ -181,7 +181,11 @@ def _add_side_tables(columns: Columns, arguments: Arguments, kind: NDArray[np.ui
     rows = {table: np.flatnonzero(np.isin(kind, codes)) for table, codes in codes_of.items()}
     rows["calls"] = np.flatnonzero(np.isin(kind, (CALL, DEVICE)) | arguments.has_attribute("correlation"))
     is_device = kind == DEVICE
-    marks = {"kernels": ("grid", "registers", "blocks_per_sm", "occupancy"), "transfers": ("size_bytes",)}
+    marks = {
+        "kernels": ("grid", "registers", "blocks_per_sm", "occupancy"),
+        "transfers": ("size_bytes",),
+        "event_waits": ("awaited_stream",),
+    }
     for table, attributes in marks.items():
         has_any = np.any([arguments.has_attribute(attribute) for attribute in attributes], axis=0)
         rows[table] = np.flatnonzero(is_device & has_any)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import JSONResponse, Response
 
 from stepscope.analyses.critical_path.changes import change_of
-from stepscope.analyses.critical_path.predictions import applicable, near_median_program, with_parts
+from stepscope.analyses.critical_path.predictions import applicable, near_median_program, tables_of, with_parts
 from stepscope.core.errors import StepscopeError
 from stepscope.core.units import duration, percent
 from stepscope.renderers import figures
@@ -90,8 +90,7 @@ async def _program(site: Site, request: Request, index: int) -> Program:
 
 
 def _near_median(session: Session, index: int) -> Program:
-    trace = session.trace(index)
-    return near_median_program(trace.spans, trace.tracks, trace.steps, trace.ops, trace.arrows)
+    return near_median_program(*tables_of(session.trace(index)))
 
 
 def _controls(asked: Sequence[Sequence[Change]]) -> Iterator[Control]:

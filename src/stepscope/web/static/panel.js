@@ -38,7 +38,8 @@ export function showMark(panel, mark, list) {
 export function showMarks(panel, title, marks, elsewhere, open) {
   const ordered = [...marks].sort((a, b) => b.length - a.length), several = new Set(marks.map((one) => one.trace)).size > 1;
   panel.replaceChildren(element("h2", {}, title), element("p", { class: "quiet" }, "Longest first. N and P step through them in order of time."),
-    element("table", {}, element("tbody", {}, ...ordered.map((one) => element("tr", {},
+    element("table", {}, element("thead", {}, element("tr", {}, ...[...(several ? ["rank"] : []), "mark", "time"].map((head) => element("th", { scope: "col", class: head === "mark" ? "text" : "number" }, head)))),
+      element("tbody", {}, ...ordered.map((one) => element("tr", {},
       ...(several ? [element("td", { class: "number" }, one.trace.layout.rank ?? one.trace.index)] : []),
       element("td", { class: "text", title: one.name }, element("button", { type: "button", onclick: () => open(one) }, one.name || "mark")),
       element("td", { class: "number" }, duration(one.length)))))),
