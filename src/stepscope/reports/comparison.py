@@ -64,6 +64,8 @@ _LEVELS = {
 _ROWS = 8
 #: Share of the cycle below which a part or a change has no row on the first screen.
 _LEAST_SHARE = 0.001
+#: Part of the change of the whole run that profiled steps must have, for shares of it to say anything.
+_SHOWS = 0.5
 _VERDICTS = {
     "different": "Different",
     "no_difference": "No difference",
@@ -305,6 +307,9 @@ def _blocks(result: Comparison) -> list[Block]:
         drawn, note = bounded_parts(result), _on_shares(parts)
         if result.step_verdict != "different":  # shares of a change that is not proven say nothing
             parts, note = parts.drop("share_ratio"), ""
+        elif result.step_time is not None and abs(result.step_time.delta) < _SHOWS * abs(result.added_ns):
+            note = "These are the profiled steps, which hardly show the change of the whole run."
+            parts = parts.drop("share_ratio")
         blocks.append(Block("Where the difference went, per step", DELTAS, parts, note=note, drawn=drawn))
     functions = function_deltas(result.effects)
     changed = functions.filter(pl.col("is_different") & (pl.col("delta_ns").abs() > _LEAST_SHARE * whole))
