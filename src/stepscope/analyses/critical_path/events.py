@@ -15,6 +15,8 @@ _WAIT_CALL = re.compile(r"StreamWaitEvent|QueueWaitNotifier|EnqueueEventsWait")
 _RECORD_CALL, _SYNC_CALL = re.compile(r"EventRecord"), re.compile(r"EventSynchronize")
 #: How many records of events there may be between the record that an unnamed synchronisation waits for and the call.
 _MOST_LATER = 4
+#: How many pairs of work are looked at for waits that name neither their stream nor the one that they wait for.
+_MOST_PAIRS = 1_000_000
 
 
 def crossings(spans: pl.DataFrame, tracks: pl.DataFrame, work: Work, event_waits: pl.DataFrame) -> tuple[Ints, Ints]:
@@ -38,8 +40,8 @@ def crossings(spans: pl.DataFrame, tracks: pl.DataFrame, work: Work, event_waits
     waiting = queue.next(track, when[call])
     stream, at = (syncs[c].fill_null(-1).to_numpy() for c in ("stream_track", "at_ns"))
     pairs = [(waiting[known], queue.last(stream[known], at[known]))]
-    streams = np.unique(work.track)
     loose = np.setdiff1d(calls, call)
+    streams = _busiest(work, loose.size + int((~known).sum()))
     any_waits = np.append(waiting[~known], [queue.next(np.full(loose.size, one), when[loose]) for one in streams])
     before = np.append(when[call[~known]], np.tile(when[loose], streams.size))
     any_waits, before = any_waits.astype(np.int64), before.astype(np.int64)
@@ -66,6 +68,13 @@ def _recorded(spans: pl.DataFrame, tracks: pl.DataFrame, event_waits: pl.DataFra
     at = np.append(spans["ts_ns"].to_numpy(), 0)[call]
     rows = rows.select("span_id", pl.col("stream_track").cast(pl.Int64), at_ns=pl.Series(at, dtype=pl.Int64))
     return rows.filter(pl.Series(call >= 0)).unique("span_id", keep="first", maintain_order=True)
+
+
+def _busiest(work: Work, n_waits: int) -> Ints:
+    """The streams with most work, as many as may be paired for so many waits that name none."""
+    streams, n_pieces = np.unique(work.track, return_counts=True)
+    most = max(int((_MOST_PAIRS / max(n_waits, 1)) ** 0.5), 2)
+    return np.sort(streams[np.argsort(-n_pieces, kind="stable")[:most]])
 
 
 class _Queue:
