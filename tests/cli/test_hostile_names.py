@@ -100,6 +100,7 @@ WORDS = {
     "cache": [[], ["\x1b[2J"]],
     "mcp": [["\x1b[2J"], ["{}", "--http", "\x1b[2J"]],
     "skill": [[], ["\x1b[2J"]],
+    "watch": [["--follow", "\x1b[2J"], ["--follow", ".", "--false-alarms", "\x1b[2J"], ["-o", "\x1b[2J"]],
     "schema": [["report"], ["\x1b[2J"], ["show", "\x1b[2J"]],
 }  # fmt: skip
 

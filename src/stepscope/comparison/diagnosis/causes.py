@@ -100,7 +100,10 @@ _OVERLAP = 1.15
 _OF_TIME = ("host_overhead", "slow_operator", "slow_kernel", "data_loading", "disk_io", "python_gc")
 _LEAST_SHARE = 0.1
 #: Causes that are inferred from how long calls take, which says nothing about a fault if the machines differ.
-_OF_ONE_MACHINE = ("gpu_frequency", "cpu_frequency", "slow_kernel", "slow_operator", "host_overhead", "cpu_contention")
+_OF_ONE_MACHINE = (
+    "gpu_frequency", "cpu_frequency", "slow_kernel", "slow_operator", "host_overhead", "cpu_contention",
+    "thread_oversubscription", "layout_copies",
+)  # fmt: skip
 #: Causes that are recognised by calls that grew, like the cycles.
 _OF_CALLS = ("slow_kernel", "slow_operator", "host_overhead")
 #: Causes that are a measured state of a resource: they are what differs, even if other work hides their cost.
