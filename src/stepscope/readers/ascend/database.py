@@ -305,6 +305,9 @@ def _linked(
     is_work = on_device & np.isin(category, WORK)
     ties = run.db.frame("CONNECTION_IDS", {"link": "id", "connection": "connectionId"})
     ends = rows.filter(pl.col("kind") == "range").select("link", "name", "recorded", end="span_id").drop_nulls("link")
+    # At most two ranges of a kind share their connections: a damaged file that claims more must not cost the product.
+    shared = pl.struct("link", "recorded", pl.col("name") == "Enqueue")
+    ends = ends.sort("end").filter(shared.is_first_distinct() | shared.is_last_distinct())
     ends = ends.join(ties, on="link").sort("end")
     launch = _launches(rows, spans, parent, is_work, ends)
     op = operators(category, on_device, parent, launch)
@@ -461,7 +464,8 @@ def _with_details(run: _Run, rows: pl.DataFrame, trace: Trace) -> Trace:
     if len(column) != values.height:
         values, column = values.clear(), []
     values = values.with_columns(pl.Series("value", column, pl.Float64, strict=False))
-    values = values.join(kernels.select("task", "span_id").drop_nulls(), on="task", maintain_order="left")
+    by_task = kernels.select("task", "span_id").drop_nulls().unique("task", keep="first")
+    values = values.join(by_task, on="task", maintain_order="left")
     is_time = pl.col("metric").str.ends_with("_time")
     values = values.with_columns(
         metric=pl.col("metric").str.replace("^aic_total_time$", "aicore_time").str.replace("^aiv_total_", "aiv_"),
