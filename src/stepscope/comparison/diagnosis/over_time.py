@@ -25,19 +25,17 @@ def periodic_work(view: View) -> Judgement:
     by a third of the added time.
     """
     name = "periodic_work"
-    if view.tails is None:
-        return Missing(name, _NEEDS)
-    base, other = view.tails.base, view.tails.other
-    refused = _no_tail(name, view, view.tails)
-    if refused is not None:
-        return refused
+    tails = _tails(name, view)
+    if not isinstance(tails, Tails):
+        return tails
+    base, other = tails.base, tails.other
     if other.every is None:
         return RuledOut(name, "slow steps come at no regular distance")
     each = units.duration(other.each_ns)
     return view.suspect(
         name,
         f"every {other.every} steps one takes {each} more than the others",
-        view.tails.added_ns,
+        tails.added_ns,
         0.85 if other.every >= _SELDOM else 0.6,
         _shown(base, other),
         resource="steps",
@@ -53,22 +51,20 @@ def slow_tail(view: View) -> Judgement:
     third of the added time.
     """
     name = "slow_tail"
-    if view.tails is None:
-        return Missing(name, _NEEDS)
-    base, other = view.tails.base, view.tails.other
-    refused = _no_tail(name, view, view.tails)
-    if refused is not None:
-        return refused
+    tails = _tails(name, view)
+    if not isinstance(tails, Tails):
+        return tails
+    base, other = tails.base, tails.other
     if other.every is not None:
         return RuledOut(name, f"slow steps come every {other.every} steps")
     wait = waited(view)
-    if wait.delta > 0.5 * view.tails.added_ns:
+    if wait.delta > 0.5 * tails.added_ns:
         return RuledOut(name, f"in slow steps the process waits for a core: {span(wait.base, wait.other, 'ns')} a step")
     share = units.percent(other.n_slow / other.n_steps)
     return view.suspect(
         name,
         f"{share} of the steps take {units.duration(other.each_ns)} more than the others",
-        view.tails.added_ns,
+        tails.added_ns,
         0.55,
         _shown(base, other),
         resource="steps",
@@ -104,13 +100,16 @@ def growing_steps(view: View) -> Judgement:
     )
 
 
-def _no_tail(name: str, view: View, tails: Tails) -> RuledOut | None:
-    """Why there is no tail that matters; None if there is one."""
+def _tails(name: str, view: View) -> Tails | Missing | RuledOut:
+    """The tails of both runs, or why there is none that matters."""
+    tails = view.tails
+    if tails is None:
+        return Missing(name, _NEEDS)
     added, other = tails.added_ns, tails.other
     if added < _LEAST_PART * view.delta_ns or not view.has_tail:
         share = units.percent(other.n_slow / max(other.n_steps, 1))
         return RuledOut(name, f"{share} of the steps are slow, which adds {units.duration(added)} to the mean step")
-    return None
+    return tails
 
 
 def _shown(base: Tail, other: Tail) -> list[Evidence]:

@@ -84,7 +84,7 @@ def _runs(calls: pl.DataFrame, most: int) -> pl.DataFrame:
     ordered = calls.sort("rank", "start_ns").with_columns(n=pl.lit(1, pl.Int64))
     if calls.height <= most:
         return ordered
-    finest = (calls["until_ns"].max() - calls["start_ns"].min()) // _RESOLUTION  # type: ignore[operator]  # both Int64
+    finest = calls.select(pl.col("until_ns").max() - pl.col("start_ns").min()).item() // _RESOLUTION
     before = pl.col("until_ns").cum_max().shift(1).over("rank")
     begins = (pl.col("start_ns") > before + finest).fill_null(value=True)
     runs = ordered.with_columns(run=begins.cum_sum())
