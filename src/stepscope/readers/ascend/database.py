@@ -16,16 +16,7 @@ import polars as pl
 from stepscope.core import files, intervals
 from stepscope.core import names as rules
 from stepscope.core.collectives import kind_of
-from stepscope.core.schema import (
-    ARROWS,
-    COLLECTIVES,
-    COUNTERS,
-    DEVICES,
-    KERNELS,
-    OPS,
-    STACKS,
-    TRANSFERS,
-)
+from stepscope.core.schema import ARROWS, COLLECTIVES, COUNTERS, DEVICES, KERNELS, OPS, STACKS, TRANSFERS
 from stepscope.core.trace import Meta, Trace
 from stepscope.readers.ascend.tables import of_modules, text_of, unit_of, with_kernels, with_memory
 from stepscope.readers.common.categories import HCCL_TYPES, by_name, odd_device_work, without_repeats_of_hccl

@@ -233,8 +233,10 @@ def with_collectives(trace: Trace, times: pl.DataFrame, links: pl.DataFrame) -> 
         records, on="start", by="name", strategy="nearest", tolerance=_SAME_START_NS, check_sortedness=False
     ).drop_nulls("start_ns")
     parts = ("elapse", "transit", "wait", "synchronization", "idle")
-    moved = tied.select("span_id", *keys).unique(keys, keep="first", maintain_order=True).join(
-        links.with_columns(pl.col("name", "group", "link").cast(pl.String)), on=keys, nulls_equal=True
+    moved = (
+        tied.select("span_id", *keys)
+        .unique(keys, keep="first", maintain_order=True)
+        .join(links.with_columns(pl.col("name", "group", "link").cast(pl.String)), on=keys, nulls_equal=True)
     )
     moved = moved.filter(pl.col("link") != _ALL_LINKS)
     counters = [
