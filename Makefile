@@ -25,7 +25,7 @@ test: $(VENV)/.develops ## tests and docstring examples, but those in a browser;
 	$(if $(COVERAGE),$(PYTEST) -m "not slow" --cov --cov-report=term)
 	$(PYTEST) -m "$(if $(COVERAGE),slow and )not browser$(if $(ALL),, and not exhaustive)"
 
-browser: $(VENV)/.develops ## the page in a real browser; skipped where there is no chromium
+browser: $(VENV)/.develops ## the page in Chromium and Firefox; skipped where there is none
 	$(PYTEST) tests/browser
 
 quick: $(VENV)/.develops ## the tests that take no time, for daily work
