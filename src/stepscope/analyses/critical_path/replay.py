@@ -141,11 +141,12 @@ class Graph:
 
     def run(self, changes: Changes) -> Replay:
         """The program with these changes. Times in ns."""
-        run, wanted = self._run(changes), changes.work
-        for _ in range(_TURNS if self.contention is not None and self.contention.share else 0):
-            assert self.contention is not None
+        run, wanted, contention = self._run(changes), changes.work, self.contention
+        if contention is None or not contention.share:
+            return run
+        for _ in range(_TURNS):
             start = run.times[1 : self.work.start.size + 1]
-            factors = self.contention.factors(self.work, wanted, start, run.ended)
+            factors = contention.factors(self.work, wanted, start, run.ended)
             if np.abs((factors - changes.work) * (self.work.end - self.work.start)).max() < 1:
                 break
             changes = replace(changes, work=factors)
