@@ -165,6 +165,11 @@ def look(browser: Browser, address: str, out: Path) -> None:
     """Each page of the menu whole, wide and narrow, light and dark; says which are wider than their window."""
     for (width, scheme), (path, title) in product(LOOKS, NAVIGATION):
         page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        page.goto(address + path)
+        settle(page)
+        # Charts are drawn when they come into sight, and a picture of the whole page has all of them.
+        height = max(page.evaluate("document.documentElement.scrollHeight"), 900) if path != "/timeline" else 900
+        page.set_viewport_size({"width": width, "height": height})
         shoot(page, address + path, out / f"{title.lower().replace(' ', '-')}-{width}-{scheme}.png", whole=True)
         if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
             print(f"{title} is wider than {width} pixels")
