@@ -1,6 +1,6 @@
 """Makes docs/images: every page of `stepscope serve`, as a browser draws it. Needs Debian's chromium and playwright.
 
-usage: python scripts/screenshots.py [PATH…] [--out FOLDER] [--dark]
+usage: python scripts/screenshots.py [PATH…] [--out FOLDER] [--dark | --looks]
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
@@ -20,12 +21,13 @@ import uvicorn
 from playwright.sync_api import sync_playwright
 
 from stepscope.web.app import application
+from stepscope.web.pages.sections import NAVIGATION
 from stepscope.web.pages.sql import EXAMPLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Page
 
 ROOT = Path(__file__).parents[1]
 PAGES = {
@@ -35,6 +37,8 @@ PAGES = {
     "sql": "/sql?" + urlencode({"q": EXAMPLES[3].text}),
 }  # fmt: skip
 WHOLE = ("overview",)
+_PAUSE_MS = 500
+LOOKS = tuple(product((1440, 800), ("light", "dark")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,19 +120,19 @@ def shoot(page: Page, address: str, file: Path, *, whole: bool) -> None:
     print(file)
 
 
-def settle(page: Page) -> None:
-    """Wait until the page is fully drawn."""
+def settle(page: Page, pause_ms: int = _PAUSE_MS) -> None:
+    """Wait until the page is fully drawn; its last changes of colour and size take the pause."""
     page.wait_for_selector("main:not(:has([data-waiting]))", state="attached", timeout=60_000)
     page.wait_for_load_state("networkidle")
     if "/timeline" in page.url:
         page.wait_for_selector("html[data-windows]", state="attached")
-    page.wait_for_timeout(500)
+    page.wait_for_timeout(pause_ms)
 
 
-def solve(page: Page, address: str, task: Task) -> None:
+def solve(page: Page, address: str, task: Task, pause_ms: int = _PAUSE_MS) -> None:
     """Go the way of a task by hand, until its answer is there."""
     page.goto(address)
-    settle(page)
+    settle(page, pause_ms)
     for step in task.way:
         verb, _, rest = step.partition(" ")
         if verb == "choose":
@@ -141,7 +145,7 @@ def solve(page: Page, address: str, task: Task) -> None:
         else:
             page.locator(step).first.click()
             page.wait_for_load_state()
-        settle(page)
+        settle(page, pause_ms)
     page.locator(task.answer).first.wait_for(state="attached")
     show = "answer => (answer.closest('section.panel') ?? document.body).scrollIntoView()"
     page.locator(task.answer).first.evaluate(show)
@@ -157,18 +161,37 @@ def walk(page: Page, out: Path, suffix: str) -> None:
             print(out / f"{task.picture}{suffix}.png")
 
 
+def look(browser: Browser, address: str, out: Path) -> None:
+    """Each page of the menu whole, wide and narrow, light and dark; says which are wider than their window."""
+    for (width, scheme), (path, title) in product(LOOKS, NAVIGATION):
+        page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        page.goto(address + path)
+        settle(page)
+        # Charts are drawn when they come into sight, and a picture of the whole page has all of them.
+        height = max(page.evaluate("document.documentElement.scrollHeight"), 900) if path != "/timeline" else 900
+        page.set_viewport_size({"width": width, "height": height})
+        shoot(page, address + path, out / f"{title.lower().replace(' ', '-')}-{width}-{scheme}.png", whole=True)
+        if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
+            print(f"{title} is wider than {width} pixels")
+        page.close()
+
+
 def main() -> None:
     """Take the pictures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("paths", nargs="*", default=[str(ROOT / "examples" / "demo-cpu-2ranks")])
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "images")
     parser.add_argument("--dark", action="store_true")
+    parser.add_argument("--looks", action="store_true", help="each page at 1440 and 800 pixels, light and dark")
     parser.add_argument("--pages", nargs="*", help="as in timeline?t=0; those of the menu if none are named")
     wanted = parser.parse_args()
     wanted.out.mkdir(parents=True, exist_ok=True)
     pages = {f"page-{i}": "/" + page for i, page in enumerate(wanted.pages)} if wanted.pages else PAGES
     with served(wanted.paths) as address, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        if wanted.looks:
+            look(browser, address, wanted.out)
+            return
         scheme = "dark" if wanted.dark else "light"
         page = browser.new_page(viewport={"width": 1280, "height": 800}, color_scheme=scheme)
         page.on("console", lambda message: print("console:", message.text) if message.type == "error" else None)

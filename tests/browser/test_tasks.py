@@ -26,10 +26,10 @@ SCREENSHOTS = _screenshots()
 def test_a_question_is_answered_within_three_clicks(tab, demo, examples, task):
     assert task.clicks <= 3
     if task.example == "demo-cpu-2ranks":
-        SCREENSHOTS.solve(tab.page, demo, task)
+        SCREENSHOTS.solve(tab.page, demo, task, pause_ms=0)
     else:
         with serve(examples / task.example) as address:
-            SCREENSHOTS.solve(tab.page, address, task)
+            SCREENSHOTS.solve(tab.page, address, task, pause_ms=0)
 
 
 def test_ten_questions_are_told_with_their_clicks():

@@ -13,8 +13,8 @@ LABELS = 210
 
 
 def parameters(page):
-    """The address, once it has settled."""
-    page.wait_for_timeout(400)
+    """The address, once it has settled: the page's own clock tells, which may be slow."""
+    page.evaluate("new Promise(done => setTimeout(() => requestAnimationFrame(() => setTimeout(done, 50)), 400))")
     return {k: v[0] for k, v in parse_qs(urlsplit(page.url).query).items()}
 
 
@@ -54,6 +54,7 @@ def test_the_wheel_zooms_at_the_pointer(timeline):
     timeline.keyboard.down("Control")
     timeline.mouse.wheel(0, -600)
     timeline.keyboard.up("Control")
+    timeline.wait_for_url("**from=**")
     low, high = shown(timeline)
     layout = timeline.evaluate("fetch('/api/trace/0/layout').then(answer => answer.json())")
     span = layout["last_ns"] - layout["first_ns"]

@@ -76,7 +76,7 @@ def sound(trace):
 )
 def test_a_file_cut_off_anywhere_keeps_every_event_before_the_cut(document):
     start, end = document.index(b"["), document.rindex(b"]")
-    for at in range(0, len(document), 3):
+    for at in range(0, len(document), 7):
         try:
             trace = sound(read(document[:at]))
         except StepscopeError:
@@ -143,7 +143,7 @@ def test_a_gzip_damaged_from_the_start_is_refused():
 @pytest.mark.slow
 @pytest.mark.exhaustive
 def test_a_flipped_byte_loads_or_is_refused():
-    for number, at in enumerate(range(0, len(DOCUMENT), 2)):
+    for number, at in enumerate(range(0, len(DOCUMENT), 5)):
         data = bytearray(DOCUMENT)
         data[at] ^= (1, 0x20, 0x80, 0xFF)[number % 4]
         try:
