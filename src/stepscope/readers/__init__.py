@@ -310,8 +310,10 @@ def _requests_in(group: list[str]) -> list[str]:
     """Requests and metrics of engines, without those that are read with the counters in their folder."""
     of_engines = [file for file in group if are_requests(file)]
     folders = {files.split(file)[0] for file in _counters_of(group)} if of_engines else set()
-    beside = (*RECORDED_METRICS, *REQUEST_FILES)
-    return [file for file in of_engines if files.split(file)[0] not in folders or files.split(file)[1] not in beside]
+    side_names = (*RECORDED_METRICS, *REQUEST_FILES)
+    return [
+        file for file in of_engines if files.split(file)[0] not in folders or files.split(file)[1] not in side_names
+    ]
 
 
 def _stored_at(file: str) -> list[str]:
