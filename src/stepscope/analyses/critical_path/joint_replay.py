@@ -152,14 +152,14 @@ def joint_graph(programs: Sequence[Program], parts: Sequence[RankCalls]) -> Join
     middle = float(np.median(job.start))
     every = np.arange(len(job.ranks))
     shown = np.full(every.size, round(middle), np.int64)
-    behind = np.rint(clocks.true(every, shown)).astype(np.int64) - shown
-    offsets = np.array(job.shifts, np.int64) + behind
+    offset = np.rint(clocks.true(every, shown)).astype(np.int64) - shown
+    offsets = np.array(job.shifts, np.int64) + offset
     shift = np.zeros(len(programs), np.int64)
     shift[order] = offsets
     row, work = _works(job, [programs[i] for i in order])
     rank = job.rank[row]
-    start = job.start[row] + behind[rank]
-    end = job.end[row] + behind[rank]
+    start = job.start[row] + offset[rank]
+    end = job.end[row] + offset[rank]
     collective = job.collective[row]
     n = job.collectives.height
     last = np.full(n, np.iinfo(np.int64).min)
@@ -168,17 +168,17 @@ def joint_graph(programs: Sequence[Program], parts: Sequence[RankCalls]) -> Join
     least = np.full(n, np.iinfo(np.int64).max)
     np.minimum.at(least, collective, transfer)
     waits = job.of_kind(*SYNCHRONISING, *POINT_TO_POINT) & (np.bincount(collective, minlength=n) > 1) & (least > 0)
-    kept = waits[collective]
-    if not kept.any():
+    is_shared = waits[collective]
+    if not is_shared.any():
         return None
     number = np.cumsum(waits) - 1
     return JointGraph(
         tuple(programs),
         shift,
-        np.array(order)[rank[kept]],
-        work[kept],
-        number[collective[kept]],
-        transfer[kept],
+        np.array(order)[rank[is_shared]],
+        work[is_shared],
+        number[collective[is_shared]],
+        transfer[is_shared],
         last[waits],
     )
 

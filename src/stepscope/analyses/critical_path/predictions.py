@@ -14,7 +14,7 @@ from stepscope.analyses.common.span_lookup import of_spans
 from stepscope.analyses.critical_path.changes import Change, change_of, changed
 from stepscope.analyses.critical_path.critical_path import recorded_work
 from stepscope.analyses.critical_path.forward_pass import SOURCE
-from stepscope.analyses.critical_path.questions import questions
+from stepscope.analyses.critical_path.questions import applicable, concerns
 from stepscope.analyses.critical_path.replay import (
     LOADER,
     MEDIAN,
@@ -30,7 +30,7 @@ from stepscope.analyses.critical_path.replay import (
 from stepscope.analyses.critical_path.threads import LONG_AGO, Threads, host_threads
 from stepscope.analyses.critical_path.windows import RECORDING, Windows, path_windows
 from stepscope.analyses.critical_path.work import KERNEL_WAIT, NOTHING
-from stepscope.core.errors import MissingTable, StepscopeError
+from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import Ints, covered
 from stepscope.core.report import Gain
 from stepscope.core.schema import ARROWS, DEVICE_WORK, EVENT_WAITS, OPS, STEPS
@@ -305,7 +305,7 @@ def gains(tables: Sequence[pl.DataFrame], questions: Sequence[Sequence[str]], st
     if not questions or tables[0]["track_id"].n_unique() > _MOST_TRACKS:
         return [None] * len(questions)
     program = near_median_program(*tables)
-    asked = ([change for text in texts if _concerns(change := change_of(text), program)] for texts in questions)
+    asked = ([change for text in texts if concerns(change := change_of(text), program)] for texts in questions)
     rows = ((scenario(program, wanted), wanted) if wanted else None for wanted in asked)
     return [None if row is None else _gain(*row, step_ns) for row in rows]
 
@@ -333,15 +333,6 @@ def _gain(row: Mapping[str, Any], wanted: Sequence[Change], step_ns: float) -> G
     basis = row["basis"], row["reason"], row["binds_next"]
     gained = 1 - predicted_ns / step_ns if step_ns else 0.0
     return Gain(question, step_ns, predicted_ns, gained, low_ns, high_ns, *basis)
-
-
-def _concerns(change: Change, program: Program) -> bool:
-    """Whether the recording has anything that the change speaks of."""
-    try:
-        changed(program, [change])
-    except StepscopeError:
-        return False
-    return True
 
 
 #: A quick answer replays the step of median length and so many around it that all together have so many spans.
@@ -441,11 +432,6 @@ def standard(program: Program) -> list[dict[str, object]]:
 
 def _group(row: Mapping[str, Any]) -> int:
     return 2 if row["scenario"] in _LIMITS else int(row["basis"] == "modelled" or row["reason"] == _TRAFFIC_UNKNOWN)
-
-
-def applicable(program: Program) -> list[list[Change]]:
-    """The standard questions that the recording has an answer to."""
-    return [wanted for wanted in questions(program) if all(_concerns(change, program) for change in wanted)]
 
 
 def scaled(rows: pl.DataFrame, measured_ns: int | None) -> pl.DataFrame:

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import polars as pl
 
 from stepscope.analyses.common.span_lookup import of_spans
-from stepscope.analyses.critical_path.changes import Change, change_of
+from stepscope.analyses.critical_path.changes import Change, change_of, changed
 from stepscope.analyses.critical_path.replay import Program
+from stepscope.core.errors import StepscopeError
 from stepscope.core.intervals import own_lengths
 from stepscope.core.names import map_names
 
@@ -19,6 +20,20 @@ _ALWAYS = (
     "comm: overlapped", "bandwidth: 2x", "device: fused", "device: free", "host: free",
 )  # fmt: skip
 _LARGEST = 5
+
+
+def applicable(program: Program) -> list[list[Change]]:
+    """The standard questions that the recording has an answer to."""
+    return [wanted for wanted in questions(program) if all(concerns(change, program) for change in wanted)]
+
+
+def concerns(change: Change, program: Program) -> bool:
+    """Whether the recording has anything that the change speaks of."""
+    try:
+        changed(program, [change])
+    except StepscopeError:
+        return False
+    return True
 
 
 def questions(program: Program) -> Iterator[list[Change]]:
