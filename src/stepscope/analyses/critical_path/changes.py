@@ -11,7 +11,10 @@ from itertools import pairwise
 import numpy as np
 import polars as pl
 
+from stepscope.analyses.common.batch_names import is_sampling
 from stepscope.analyses.common.device_work import COMMUNICATION, COMPUTATION, MEMCPY
+from stepscope.analyses.common.span_lookup import of_spans
+from stepscope.analyses.critical_path.batch_changes import batch_change
 from stepscope.analyses.critical_path.longest_path import KIND_CODE, KINDS, divided, kinds_of
 from stepscope.analyses.critical_path.replay import COPY, GUESSED, QUEUE, SYNC, Changes, Program, unchanged
 from stepscope.analyses.critical_path.threads import LONG_AGO, Threads
@@ -175,6 +178,9 @@ SUBJECTS = {
     "host": ("2x", "free"),
     "bandwidth": ("2x",),
     "device": ("2x", "free", "fused"),
+    "padding": ("removed",),
+    "prefill": ("removed",),
+    "sampling": ("2x", "free"),
     "ranks": ("no stragglers",),
 }
 #: Subjects that no recording answers, and why.
@@ -270,6 +276,11 @@ def _with(program: Program, changes: Changes, change: Change, taken: Bools) -> t
         captured = (work.call >= 0) & (work.sort != MEMCPY)
         host = _on_host(changes, held, 0.0)
         return replace(changes, without_waiting=stopped, host=host, captured=captured), taken & False
+    if change.subject in ("padding", "prefill"):
+        factors, held = batch_change(program, change.subject)
+        _require(change, (factors < 1).any())
+        durations = np.where(taken, changes.work, changes.work * factors)
+        return replace(changes, work=durations, host=_on_host(changes, held, 0.0)), factors < 1
     mine, held = _concerned(program, change)
     if change.change == "fused":
         mine, held = _fused(program, mine)
@@ -316,14 +327,14 @@ def _spoken_of(program: Program, change: Change) -> tuple[Bools, list[Intervals]
         mine = map_names(spans["name"].gather(work.row), matches, pl.Boolean()).to_numpy() & (work.sort != MEMCPY)
     elif change.subject in ("op", "range", "self"):
         held = list(_named_on_host(program, change))
-        mine = called_within(work, held)
+        mine = called_within(work, held, made_at(program))
     elif change.subject == "launch":
         rows = np.flatnonzero(work.call >= 0)
         loading = union(_warmed_up(work, rows, rows), work.returned[rows])  # which is not what launches usually cost
         calls = _spans_like(spans, threads, is_launch_call, ("runtime", "driver"))
         held = [difference(times, loading) for times in calls]
-    elif change.subject == "loader":
-        held = _fetches(program)
+    elif change.subject in ("loader", "sampling"):
+        held = _fetches(program) if change.subject == "loader" else _sampling(program)
     elif change.subject == "sync":
         held = list(_of_kind(spans, threads, "sync"))
         _require(change, bool(program.graph.moments.at.size))
@@ -353,6 +364,12 @@ def _fetches(program: Program) -> list[Intervals]:
         if is_known:
             held[thread] = nowhere(threads)[thread]
     return held
+
+
+def _sampling(program: Program) -> list[Intervals]:
+    """The times in which threads choose tokens."""
+    of_program = ("operator", "python", "user_range", "module")
+    return list(_spans_like(program.spans, program.threads, is_sampling, of_program))
 
 
 def _named_on_host(program: Program, change: Change) -> Iterator[Intervals]:
@@ -429,13 +446,20 @@ def _fused(program: Program, concerned: Bools) -> tuple[Bools, list[Intervals]]:
     return gone, held
 
 
-def called_within(work: Work, held: Sequence[Intervals]) -> Bools:
-    """The device work whose calls begin within these times on their threads."""
+def called_within(work: Work, held: Sequence[Intervals], made: Ints) -> Bools:
+    """The device work that was made within these times on the threads that queued it."""
     mine = np.zeros(work.row.size, np.bool_)
     for thread, times in enumerate(held):
         rows = np.flatnonzero(work.thread == thread)
-        mine[rows] = locate(times, work.called[rows]) >= 0
+        mine[rows] = locate(times, made[rows]) >= 0
     return mine
+
+
+def made_at(program: Program) -> Ints:
+    """When each piece of device work was called for; in a replayed graph: when its operator stands in the call."""
+    work, spans = program.work, program.spans
+    operator = of_spans(spans, spans["op_id"].gather(work.row), "ts_ns").fill_null(LONG_AGO).to_numpy()
+    return np.where((operator >= work.called) & (operator < work.returned), operator, work.called)
 
 
 def _is_named(wanted: str) -> Callable[[str], bool]:

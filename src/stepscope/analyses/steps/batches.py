@@ -121,13 +121,22 @@ def timed_batches(spans: pl.DataFrame, tracks: pl.DataFrame) -> tuple[pl.DataFra
     `from_ns` is when a batch begins: at its start on the host, or when the device work before it is done. Units: ns.
     Raises MissingTable (no range names a batch).
     """
+    rows, work = with_work(spans, device_work(spans, tracks, needed_by=None))
+    work = work.filter(pl.col("step").is_not_null())
+    return _launched(rows, work, spans), work
+
+
+def with_work(spans: pl.DataFrame, work: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """A row per batch in order with its times, and the work with its batch (`step`, null outside of all).
+
+    `launch_id` of the work is a row of `spans`. Raises MissingTable (no range names a batch).
+    """
     rows = _ranges(spans)
     if rows.is_empty():
         hint = "record the engine with its annotations on, as docs/serving.md says"
         raise MissingTable("ranges of batches", needed_by="batches", hint=hint)
-    work = device_work(spans, tracks, needed_by=None)
-    work = work.with_columns(step=_batch_of_work(work, spans, rows)).filter(pl.col("step").is_not_null())
-    return _launched(_timed(rows, work), work, spans), work
+    work = work.with_columns(step=_batch_of_work(work, spans, rows))
+    return _timed(rows, work.drop_nulls("step")), work
 
 
 def _ranges(spans: pl.DataFrame) -> pl.DataFrame:
@@ -285,6 +294,12 @@ def of_kinds(rows: pl.DataFrame) -> pl.DataFrame:
         host_ns=pl.col("host_ns").median().round().cast(pl.Int64),
         tokens_per_s=tokens,
     ).rename({"median_ns": "dur_ns"}).sort("total_ns", "kind", descending=[True, False])  # fmt: skip
+
+
+def empty_places() -> pl.Expr:
+    """How many places of a batch are filled up to the stated size, of requests in decode."""
+    padded = pl.when(pl.col("padded_ratio") < 1).then("padded_ratio")
+    return pl.col("n_requests") * padded / (1 - padded)
 
 
 def laws(rows: pl.DataFrame) -> pl.DataFrame:
