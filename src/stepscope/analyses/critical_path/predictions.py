@@ -221,7 +221,7 @@ def with_parts(
     if means[0] < (1 - _NO_GAIN) * step_ns:
         periods = (graph.period(played.replay(spare), steady) for spare in _SPARE)
         means += [_within_reason(step_ns, step_ns * period, most) for period in periods]
-    is_model = any(change.change == "graphs" for change in wanted)
+    is_model = any(change.change == "graphs" or change.subject == "padding" for change in wanted)
     reason = _unknown(program, wanted, changes, is_gain=means[0] < (1 - _NO_GAIN) * step_ns)
     if reason == _CALLS_UNKNOWN:
         means[0] = max(step_ns - most, 0.0)

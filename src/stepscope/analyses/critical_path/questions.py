@@ -17,7 +17,8 @@ from stepscope.core.names import map_names
 #: Questions that do not depend on names.
 _ALWAYS = (
     "launch: free", "launch: graphs", "loader: hidden", "sync: removed", "copies: free", "comm: free",
-    "comm: overlapped", "bandwidth: 2x", "device: fused", "device: free", "host: free",
+    "comm: overlapped", "bandwidth: 2x", "device: fused", "padding: removed", "prefill: removed", "sampling: free",
+    "device: free", "host: free",
 )  # fmt: skip
 _LARGEST = 5
 
