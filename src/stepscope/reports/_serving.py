@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
+from stepscope.analyses.common.batch_names import is_sampling
 from stepscope.analyses.resources.counters import COUNTER_SUMMARY, counters
-from stepscope.analyses.steps.batches import BATCHES, batches, laws, of_kinds, timed_batches
+from stepscope.analyses.steps.batches import BATCHES, batches, empty_places, laws, of_kinds, timed_batches
 from stepscope.analyses.steps.requests import REQUEST_SUMMARY, requests, slowest_requests
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import gaps, intersection, total, union
@@ -35,12 +35,10 @@ _HARDLY, _MANY_LAUNCHES = 0.1, 20
 _PIECES = 4
 #: Idle time that the host does not cause, or that nobody knows the cause of.
 _NOT_HOST = (ENDS, "idle kernel_wait", "idle other", "idle unlinked")
+#: Idle time whose cause `predict` can take away by itself.
+_MENDED = ("idle launching", "idle sync", "idle data_loading")
 _PADDED, _SAMPLED = 0.05, 0.02
 _HOST_CATEGORIES = ("operator", "python", "user_range", "module")
-_SAMPLING = re.compile(
-    r"(?i)(?:^|[./ _(])(?:sampler?|sampling|sample_tokens?|logits_processors?|apply_penalties|apply_\w*bitmask)"
-    r"(?:$|[./: (])"
-)
 _OF_SLOW = ("request", "id", "e2e_ns", "ttft_ns", "cause", "queue_ns", "prefill_between_ns", "host_ns", "batch_kind",
             "batch_ns")  # fmt: skip
 _NAMES = {"ttft": "first token", "itl": "between tokens", "tpot": "per token"}
@@ -92,8 +90,7 @@ class Serving:
         return self.each.filter((pl.col("kind") == "decode") & pl.col("busy_ratio").is_not_null())
 
     def _idle_ns(self) -> float:
-        decode = self._decode()
-        return float((decode["dur_ns"] * (1 - decode["busy_ratio"])).sum())
+        return _idle_ns_of(self._decode())
 
     def _idle_ratio(self) -> float:
         """Part of the time of decode steps in which the device is idle."""
@@ -109,7 +106,8 @@ class Serving:
             return list(costs)
         title = f"Decode waits for the host: {most.title[:1].lower()}{most.title[1:]}"
         busy = f"The device works for {percent(1 - self._idle_ratio())} of the time of decode steps"
-        said = replace(most, title=title, details=(busy, *most.details))
+        kind = most.kind if most.kind in _MENDED else "serving host"
+        said = replace(most, kind=kind, title=title, details=(busy, *most.details))
         return [said if cost is most else cost for cost in costs]
 
     def _graphs(self) -> list[Cost]:
@@ -130,17 +128,15 @@ class Serving:
         replayed = decode.filter(pl.col("graph_ratio") >= _HARDLY)["dur_ns"].median()
         lasting = f"They take {duration(_number(eager['dur_ns'].median()))}"
         lasting += "" if replayed is None else f", others {duration(_number(replayed))}"
-        return [Cost("serving graphs", title, None, (lasting, advice), "show batches")]
+        return [Cost("serving graphs", title, _idle_ns_of(eager), (lasting, advice), "show batches")]
 
     def _padding(self) -> list[Cost]:
         """Empty places in decode steps that are filled up to a captured size."""
         decode = self._decode().filter(pl.col("padded_ratio").is_not_null() & (pl.col("padded_ratio") < 1))
         if decode.is_empty():
             return []
-        places = pl.col("n_requests") * pl.col("padded_ratio") / (1 - pl.col("padded_ratio"))
-        empty, used = (
-            float(x or 0) for x in decode.select(places.sum().alias("empty"), used=pl.col("n_requests").sum()).row(0)
-        )
+        places = decode.select(empty=empty_places().sum(), used=pl.col("n_requests").sum())
+        empty, used = (float(x or 0) for x in places.row(0))
         if empty < _PADDED * (empty + used):
             return []
         law = laws(self.each).filter((pl.col("kind") == "decode") & pl.col("per_request_ns").is_not_null())
@@ -177,7 +173,7 @@ class Serving:
         """Tokens that are chosen on the host while the device is idle."""
         rows, work = timed_batches(self.trace.spans, self.trace.tracks)
         spans = self.trace.spans.filter(pl.col("category").is_in(_HOST_CATEGORIES))
-        spans = spans.filter(map_names(spans["name"], lambda name: _SAMPLING.search(name) is not None, pl.Boolean()))
+        spans = spans.filter(map_names(spans["name"], is_sampling, pl.Boolean()))
         low, high = int(rows["ts_ns"].to_numpy().min()), int((rows["from_ns"] + rows["dur_ns"]).to_numpy().max())
         idle = gaps(union(work["ts_ns"].to_numpy(), work["end_ns"].to_numpy()), low, high)
         starts = spans["ts_ns"].to_numpy()
@@ -186,7 +182,12 @@ class Serving:
             return []
         title = f"Sampling on the host: the device is idle in {duration(ns / rows.height)} a batch of it"
         advice = "→ sample on the device: no penalties, grammars or processors of logits that run in Python"
-        return [Cost("serving sampling", title, None, (advice,), "show user-ranges")]
+        return [Cost("serving sampling", title, ns, (advice,), "show user-ranges")]
+
+
+def _idle_ns_of(rows: pl.DataFrame) -> float:
+    """The time of batches in which the device is idle."""
+    return float((rows["dur_ns"] * (1 - rows["busy_ratio"])).sum())
 
 
 def _in_pieces(decode: pl.DataFrame) -> list[Cost]:
@@ -196,7 +197,7 @@ def _in_pieces(decode: pl.DataFrame) -> list[Cost]:
     graphs, launches = (round(_number(decode[name].median())) for name in ("n_graphs", "n_launches"))
     title = f"Decode replays its graph in pieces: {graphs:,} graphs and {launches - graphs:,} other launches a step"
     advice = "→ capture whole steps: cudagraph_mode FULL_AND_PIECEWISE or FULL_DECODE_ONLY of vLLM"
-    return [Cost("serving graphs", title, None, (advice,), "show batches")]
+    return [Cost("serving graphs", title, _idle_ns_of(decode), (advice,), "show batches")]
 
 
 def _number(value: object) -> float:

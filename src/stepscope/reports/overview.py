@@ -222,6 +222,11 @@ _MENDED = {
     "idle sync": ("sync: removed",),
     "idle launching": ("launch: free",),
     "memcpy": ("copies: free",),
+    "serving host": ("host: free", "launch: free"),
+    "serving graphs": ("launch: graphs",),
+    "serving padding": ("padding: removed",),
+    "serving prefill": ("prefill: removed",),
+    "serving sampling": ("sampling: free",),
 }
 
 

@@ -200,7 +200,7 @@ def with_parts(program: Program, wanted: Sequence[Change]) -> tuple[dict[str, ob
         looser = (replace(graph, spare=spare) for spare in _SPARE)
         periods = (other.period(other.run(changes), steady) for other in looser)
         means += [_within_reason(step_ns, step_ns * period, most) for period in periods]
-    is_model = any(change.change == "graphs" for change in wanted)
+    is_model = any(change.change == "graphs" or change.subject == "padding" for change in wanted)
     reason = _unknown(program, wanted, changes, is_gain=means[0] < (1 - _NO_GAIN) * step_ns)
     if reason == _CALLS_UNKNOWN:
         means[0] = max(step_ns - most, 0.0)
@@ -405,7 +405,8 @@ def _width(lengths: Ints) -> float:
 #: Questions that are asked of every recording, if it has what they are about.
 _ALWAYS = (
     "launch: free", "launch: graphs", "loader: hidden", "sync: removed", "copies: free", "comm: free",
-    "comm: overlapped", "bandwidth: 2x", "device: fused", "device: free", "host: free",
+    "comm: overlapped", "bandwidth: 2x", "device: fused", "padding: removed", "prefill: removed", "sampling: free",
+    "device: free", "host: free",
 )  # fmt: skip
 _LARGEST = 5
 #: Questions that only bound what others can gain.

@@ -121,13 +121,22 @@ def timed_batches(spans: pl.DataFrame, tracks: pl.DataFrame) -> tuple[pl.DataFra
     `from_ns` is when a batch begins: at its start on the host, or when the device work before it is done. Units: ns.
     Raises MissingTable (no range names a batch).
     """
+    rows, work = with_work(spans, device_work(spans, tracks, needed_by=None))
+    work = work.filter(pl.col("step").is_not_null())
+    return _launched(rows, work, spans), work
+
+
+def with_work(spans: pl.DataFrame, work: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """A row per batch in order with its times, and the work with its batch (`step`, null outside of all).
+
+    `launch_id` of the work is a row of `spans`. Raises MissingTable (no range names a batch).
+    """
     rows = _ranges(spans)
     if rows.is_empty():
         hint = "record the engine with its annotations on, as docs/serving.md says"
         raise MissingTable("ranges of batches", needed_by="batches", hint=hint)
-    work = device_work(spans, tracks, needed_by=None)
-    work = work.with_columns(step=_batch_of_work(work, spans, rows)).filter(pl.col("step").is_not_null())
-    return _launched(_timed(rows, work), work, spans), work
+    work = work.with_columns(step=_batch_of_work(work, spans, rows))
+    return _timed(rows, work.drop_nulls("step")), work
 
 
 def _ranges(spans: pl.DataFrame) -> pl.DataFrame:
@@ -285,6 +294,47 @@ def of_kinds(rows: pl.DataFrame) -> pl.DataFrame:
         host_ns=pl.col("host_ns").median().round().cast(pl.Int64),
         tokens_per_s=tokens,
     ).rename({"median_ns": "dur_ns"}).sort("total_ns", "kind", descending=[True, False])  # fmt: skip
+
+
+def empty_places() -> pl.Expr:
+    """How many places of a batch are filled up to the stated size, of requests in decode."""
+    padded = pl.when(pl.col("padded_ratio") < 1).then("padded_ratio")
+    return pl.col("n_requests") * padded / (1 - padded)
+
+
+def factors_without(what: str, spans: pl.DataFrame, work: pl.DataFrame) -> tuple[Floats, pl.DataFrame]:
+    """Factors of the device work of batches without `padding` or without `prefill`, and the batches that are gone.
+
+    Of a decode batch, empty places take what a request takes by the law of its duration. Without prefill, batches that
+    read prompts are gone, and those that do both take as long as the median decode batch. All factors are 1 where no
+    range names a batch. `work` is as in `with_work`.
+    """
+    try:
+        rows, work = with_work(spans, work)
+    except MissingTable:
+        return np.ones(work.height), _ranges(spans.clear())
+    length = pl.col("end_ns") - pl.col("ts_ns")
+    sums = work.drop_nulls("step").group_by("step").agg(work_ns=length.sum().cast(pl.Float64))
+    rows = rows.with_row_index("step").cast({"step": pl.Int32}).join(sums, "step", how="left", maintain_order="left")
+    rows = rows.with_columns(factor=_without_padding(rows) if what == "padding" else _without_prefill(rows))
+    of_work = work.join(rows.select("step", "factor"), on="step", how="left", maintain_order="left")
+    return of_work["factor"].fill_null(1.0).to_numpy(), rows.filter((pl.col("factor") == 0) & (what == "prefill"))
+
+
+def _without_padding(rows: pl.DataFrame) -> pl.Expr:
+    law = laws(rows).filter((pl.col("kind") == "decode") & pl.col("per_request_ns").is_not_null())
+    each_ns = 0.0 if law.is_empty() else float(law["per_request_ns"][0])
+    is_known = (pl.col("kind") == "decode") & (pl.col("work_ns") > 0)
+    saved = empty_places() * each_ns / pl.col("work_ns")
+    return pl.when(is_known).then((1 - saved).clip(0, 1)).otherwise(1.0).fill_null(1.0)
+
+
+def _without_prefill(rows: pl.DataFrame) -> pl.Expr:
+    usual = rows.filter(pl.col("kind") == "decode")["work_ns"].median()
+    if not isinstance(usual, float):  # no decode batch, which would gain
+        return pl.lit(1.0)
+    mixed = (usual / pl.col("work_ns")).clip(0, 1).fill_null(1.0)
+    return pl.when(pl.col("kind") == "prefill").then(0.0).when(pl.col("kind") == "mixed").then(mixed).otherwise(1.0)
 
 
 def laws(rows: pl.DataFrame) -> pl.DataFrame:
