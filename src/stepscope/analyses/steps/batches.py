@@ -312,7 +312,7 @@ def factors_without(what: str, spans: pl.DataFrame, work: pl.DataFrame) -> tuple
     try:
         rows, work = with_work(spans, work)
     except MissingTable:
-        return np.ones(work.height), _ranges(spans.clear())
+        return np.ones(work.height), spans.clear().select("track_id", "ts_ns", end_ns="ts_ns")
     length = pl.col("end_ns") - pl.col("ts_ns")
     sums = work.drop_nulls("step").group_by("step").agg(work_ns=length.sum().cast(pl.Float64))
     rows = rows.with_row_index("step").cast({"step": pl.Int32}).join(sums, "step", how="left", maintain_order="left")
