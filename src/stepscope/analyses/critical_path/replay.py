@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from stepscope.analyses.critical_path.contention import Contention, contention_of
 from stepscope.analyses.critical_path.events import crossings
 from stepscope.analyses.critical_path.forward_pass import SOURCE, Floats, Shape, shape_of
+from stepscope.analyses.critical_path.loader import loader_limits
 from stepscope.analyses.critical_path.longest_path import beginnings
 from stepscope.analyses.critical_path.threads import LONG_AGO, Threads, latest
 from stepscope.analyses.critical_path.waits import (
@@ -29,7 +30,6 @@ from stepscope.analyses.critical_path.waits import (
     Limits,
     Waits,
     handoffs,
-    loader_limits,
     no_limits,
     queue_limits,
     waits,
