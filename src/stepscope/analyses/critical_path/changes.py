@@ -256,7 +256,7 @@ def changed(program: Program, wanted: Sequence[Change]) -> Changes:
     taken = np.zeros(program.work.row.size, np.bool_)
     for change in wanted:
         if change.subject == OF_RANKS:
-            raise StepscopeError(f"{str(change)!r} needs the traces of all ranks", "name the folder of the job, alone")
+            raise StepscopeError(f"{str(change)!r} needs the traces of all ranks", "name the folder of the job")
         result, mine = _with(program, result, change, taken)
         taken |= mine
     return result
