@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: Folders of `compare`'s two sides.
 BASE, OTHER = "normal", "abnormal"
 #: Of a command that is recorded by itself.
-ALONE = "run"
+SINGLE = "run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +55,8 @@ def turns(n: int, *, is_against: bool) -> Iterator[str]:
     Sides take turns in being first, so that a machine that slows steadily is as slow for both.
     """
     for i in range(1, n + 1):
-        sides = [BASE, OTHER] if is_against else [ALONE]
-        yield from (f"{side}{i}" for side in (sides if i % 2 else sides[::-1]))
+        names = [BASE, OTHER] if is_against else [SINGLE]
+        yield from (f"{name}{i}" for name in (names if i % 2 else names[::-1]))
 
 
 def repeated(
