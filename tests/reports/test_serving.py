@@ -8,6 +8,7 @@ from batch_traces import TABLE_OF_TRACKS, spans_of
 
 import stepscope
 from stepscope.core.request_tables import HISTOGRAMS, REQUESTS
+from stepscope.core.schema import COUNTERS
 from stepscope.core.trace import Meta, Run, Trace
 from stepscope.reports._serving import Serving
 
@@ -143,3 +144,33 @@ def test_ranks_with_the_same_requests_say_them_once():
     report = stepscope.report(Run(tuple(traces), traces.__getitem__))
     blocks = {block.title: block.frame for block in report.tables}
     assert blocks["Requests"]["metric"].to_list() == ["ttft"]
+
+
+def scraped(**metrics):
+    """Metrics of two scrapes, a second apart."""
+    rows = [{"ts_ns": at * 10**9, "metric": name.replace("__", ":"), "device": "engine=0", "value": float(value)}
+            for name, values in metrics.items() for at, value in enumerate(values)]  # fmt: skip
+    histogram = [{"ts_ns": 0, "metric": "vllm:e2e_request_latency_seconds", "engine": "e", "up_to": None, "n": 1.0}]
+    tables = {
+        "counters": COUNTERS.conform(pl.DataFrame(rows)),
+        "histograms": HISTOGRAMS.conform(pl.DataFrame(histogram)),
+    }
+    return stepscope.report(Trace(Meta("a.prom", "metrics", n_events=9, origin_unix_ns=1), tables)).findings
+
+
+def test_a_full_cache_is_named_with_stopped_and_waiting_requests():
+    (finding,) = scraped(
+        vllm__kv_cache_usage_perc=(0.5, 0.998),
+        vllm__num_preemptions_total=(100, 103),
+        vllm__num_requests_waiting=(7, 0),
+    )
+    assert finding.title.endswith("it is >99 % full at its peak") or "full at its peak" in finding.title
+    assert finding.details[0].startswith("3 times a request was stopped")
+    assert finding.details[1] == "Up to 7 requests waited to run"
+    (finding,) = scraped(sglang__token_usage=(0.5, 0.6), sglang__num_retracted_reqs=(0, 2))
+    assert "peak" not in finding.title
+    assert finding.details[0].startswith("2 times")
+
+
+def test_a_cache_with_room_is_no_finding():
+    assert not scraped(vllm__kv_cache_usage_perc=(0.5, 0.9), vllm__num_preemptions_total=(100, 100))

@@ -41,6 +41,16 @@ _PADDED, _SAMPLED = 0.05, 0.02
 _HOST_CATEGORIES = ("operator", "python", "user_range", "module")
 _OF_SLOW = ("request", "id", "e2e_ns", "ttft_ns", "cause", "queue_ns", "prefill_between_ns", "host_ns", "batch_kind",
             "batch_ns")  # fmt: skip
+#: Metrics of vLLM, SGLang and TensorRT-LLM: part of the KV cache in use, requests stopped, requests in the queue.
+_CACHE_USE = r"(?:kv_cache_usage_perc|gpu_cache_usage_perc|:token_usage|kv_cache_utilization)$"
+_PREEMPTED = r"(?:num_preemptions(?:_total)?|num_retract\w+)$"
+_WAITING = r"(?:num_requests_waiting|num_queue_reqs)$"
+_OF_CACHE = f"{_CACHE_USE}|{_PREEMPTED}|{_WAITING}"
+_FULL = 0.95
+_CACHE_ADVICE = (
+    "→ more memory for it (--gpu-memory-utilization of vLLM, --mem-fraction-static of SGLang), an FP8 cache, or fewer"
+    " requests at once (--max-num-seqs, --max-running-requests)"
+)
 _NAMES = {"ttft": "first token", "itl": "between tokens", "tpot": "per token"}
 
 
@@ -71,7 +81,7 @@ class Serving:
         facts = []
         for row in self.kinds.iter_rows(named=True):
             kind, tokens, mbu = row["kind"], row["tokens_per_s"], row["mbu_ratio"]
-            what = "decode step" if kind == "decode" else kind
+            what = {"decode": "decode step", "mixed": "mixed batch"}.get(kind, kind)
             amount = (row["n_requests"], "request") if kind == "decode" else (row["n_tokens"], "token")
             parts = [f"{what} {duration(row['dur_ns'])}"]
             parts[0] += f" for {counted(amount[0], amount[1])}" if amount[0] else ""
@@ -223,6 +233,38 @@ def _known(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.select(c for c in frame.columns if frame[c].null_count() < frame.height)
 
 
+def cache_costs(trace: Trace) -> list[Cost]:
+    """That the KV cache is too small, by the metrics of an engine or by requests that it stopped for others."""
+    metric = pl.col("metric").cast(pl.String)
+    of_cache = metric.str.contains(_OF_CACHE) & pl.col("value").is_finite()
+    known = trace.counters.filter(of_cache).sort("ts_ns", nulls_last=False)
+
+    def values(pattern: str) -> pl.DataFrame:
+        held = known.filter(metric.str.contains(pattern)).group_by("metric", "device")
+        return held.agg(
+            first=pl.col("value").first(), last=pl.col("value").last(), most=pl.col("value").max(), n=pl.len()
+        )
+
+    peak = _number(values(_CACHE_USE)["most"].max())
+    peak = peak / 100 if peak > 1 else peak  # some state percent
+    counted_up = values(_PREEMPTED).select(
+        pl.when(metric.str.ends_with("_total") & (pl.col("n") > 1)).then(pl.col("last") - pl.col("first"))
+        .otherwise("most").clip(0)
+    ).to_series()  # fmt: skip
+    stopped = max(sum_of(counted_up), sum_of(trace.requests["n_preemptions"].drop_nulls()))
+    if peak < _FULL and not stopped:
+        return []
+    title = "The KV cache is too small for the requests that run at once"
+    title += f": it is {percent(min(peak, 1.0))} full at its peak" if peak >= _FULL else ""
+    details = [
+        f"{counted(round(stopped), 'time')} a request was stopped for others, and its tokens computed again later"
+    ]
+    details = details if stopped else []
+    waiting = _number(values(_WAITING)["most"].max())
+    details += [f"Up to {counted(round(waiting), 'request')} waited to run"] if waiting else []
+    return [Cost("serving cache", title, None, (*details, _CACHE_ADVICE), "show counters" if peak else "show requests")]
+
+
 def summary_of_requests(trace: Trace) -> Summary:
     """What requests took, of files that hold nothing else."""
     blocks = request_blocks(trace)
@@ -235,7 +277,9 @@ def summary_of_requests(trace: Trace) -> Summary:
     has_clock = trace.meta.origin_unix_ns is not None and times.len() > 0
     return Summary(
         trace.meta,
-        recorded_ns=int(np.ptp(times.to_numpy())) if has_clock else 0,
+        recorded_ns=(recorded_ns := int(np.ptp(times.to_numpy())) if has_clock else 0),
+        windows_ns=(max(recorded_ns, 1),),
+        costs=tuple(cache_costs(trace)),
         tables=tuple(blocks),
         quality=lacks_of_issues(trace.issues),
         issues=trace.issues,
