@@ -46,7 +46,7 @@ MAY_IMPORT: dict[str, str] = {
     "watching",
 }
 #: Of core, `record` may import only what needs no tables: it runs beside jobs, whose cores it must leave alone.
-RECORD_MAY_IMPORT = ("stepscope.core.errors", "stepscope.core.version")
+RECORD_MAY_IMPORT = ("stepscope.core.errors", "stepscope.core.version", "stepscope.core.prometheus")
 
 
 class Import(NamedTuple):

@@ -77,6 +77,10 @@ def command(
         str | None,
         typer.Option(metavar="TIME", help="When no step ends for TIME (60s), ask all ranks what they do, and go on."),
     ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Scrape a server's metrics on this machine: http://localhost:8000/metrics."),
+    ] = None,
     max_dumps: Annotated[int, typer.Option(min=1, max=9999, help="With --keep: write at most so many dumps.")] = 10,
     dump: Annotated[
         str | None, typer.Option(metavar="DIR", help="Make the running recording with --keep into DIR dump now.")
@@ -109,6 +113,7 @@ def command(
         "sched": sched,
         "stacks_hz": stacks_hz or (_STACKS_HZ if stacks else None),
         "ring": _ring(keep, trigger, max_dumps),
+        "metrics": metrics,
         "force": force,
     }
     if pid is not None:

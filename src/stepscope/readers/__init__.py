@@ -18,7 +18,7 @@ from stepscope.readers.common.impossible import without_impossible
 from stepscope.readers.common.source import Source, head_of, members
 from stepscope.readers.formats import FORMATS, Format, Reader
 from stepscope.readers.recorded import COUNTER_FILES, RECORDING, SCHEDULING, STACK_FILES, side_file
-from stepscope.readers.requests import REQUEST_FILES, are_requests
+from stepscope.readers.requests import FORMATS_OF_REQUESTS, RECORDED_METRICS, REQUEST_FILES, are_requests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -137,13 +137,11 @@ def _opened(
 
     if side.capture is not None or capture_files(file) or "captured_launches" in trace.tables:
         trace = with_captures(trace, file, opened, side.capture)
-    requests = side.requests or side_file(file, REQUEST_FILES)
-    if requests is not None and not trace.spans.is_empty():
+    for requests in _requests_of(file, side) if trace.meta.format not in FORMATS_OF_REQUESTS else ():
         from stepscope.readers.requests.reader import with_requests
 
-        trace = with_requests(
-            trace, requests, lambda: opened(expand([requests])[0]), required=side.requests is not None
-        )
+        is_named = side.requests is not None
+        trace = with_requests(trace, requests, lambda path: opened(expand([path])[0]), required=is_named)
     if side.counters is None and side_file(file, (*COUNTER_FILES, *_OF_RECORDER)) is None:
         return trace
     from stepscope.readers.recorded.counters import FORMAT, attach, with_recording
@@ -158,6 +156,14 @@ def _opened(
         whole = with_recording(whole, file)
     whole = with_step_times(whole, file)
     return without_impossible(whole, before=trace)
+
+
+def _requests_of(file: str, side: SideFiles) -> list[str]:
+    """What the user named, or the file of requests and the recorded metrics in the folder of a trace."""
+    if side.requests is not None:
+        return [side.requests]
+    present = (side_file(file, names) for names in (REQUEST_FILES, RECORDED_METRICS))
+    return [path for path in present if path is not None]
 
 
 def _one_file(path: str) -> tuple[str, str | None]:
@@ -186,7 +192,8 @@ def is_at_hand(path: str, *, max_bytes: int | None = None) -> bool:
 
 def side_files(path: str) -> list[str]:
     """Files in the folder of a trace that are read with it: counters, requests, what the recorder noted and sampled."""
-    known = [file for names in (COUNTER_FILES, REQUEST_FILES) if (file := side_file(path, names)) is not None]
+    kinds = (COUNTER_FILES, REQUEST_FILES, RECORDED_METRICS)
+    known = [file for names in kinds if (file := side_file(path, names)) is not None]
     folder = files.split(path)[0]
     of_recorder = [] if files.is_url(path) else [files.joined(folder, name) for name in _OF_RECORDER]
     written = list(filter(files.exists, of_recorder))
@@ -273,7 +280,7 @@ def _folder(path: str) -> list[str]:
     # Dumps in a recording are recordings of their own, and meant only if there is nothing else.
     without_dumps = [file for file in below if not _DUMP.search(file.removeprefix(path))]
     for group in (without_dumps, below):
-        if traces := _traces_of(group) or [file for file in group if are_requests(file)] or _counters_of(group):
+        if traces := _traces_of(group) or _requests_in(group) or _counters_of(group):
             return traces
     raise StepscopeError(f"no trace in {path}", f"files considered are those ending in {', '.join(_endings())}")
 
@@ -297,6 +304,16 @@ def _counters_of(group: list[str]) -> list[str]:
     """Counters that were recorded without a profile: one file of each folder."""
     named = [file for file in group if files.split(file)[1] in COUNTER_FILES]
     return list(dict.fromkeys(side for file in named if (side := side_file(file, COUNTER_FILES)) is not None))
+
+
+def _requests_in(group: list[str]) -> list[str]:
+    """Requests and metrics of engines, without those that are read with the counters in their folder."""
+    of_engines = [file for file in group if are_requests(file)]
+    folders = {files.split(file)[0] for file in _counters_of(group)} if of_engines else set()
+    side_names = (*RECORDED_METRICS, *REQUEST_FILES)
+    return [
+        file for file in of_engines if files.split(file)[0] not in folders or files.split(file)[1] not in side_names
+    ]
 
 
 def _stored_at(file: str) -> list[str]:

@@ -25,6 +25,7 @@ from stepscope.record.child_handles import (
 )
 from stepscope.record.counters.writer import NAME, CounterFile
 from stepscope.record.hang import HangWatch
+from stepscope.record.metrics import MetricsScraper, MetricsUrl
 from stepscope.record.system import meta
 from stepscope.record.system.proc import is_alive, read_once
 
@@ -39,7 +40,7 @@ _ENDINGS = "|".join(re.escape(end) for end in profiles.ENDINGS)
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: What --force may remove: what an earlier recording wrote, and nothing else.
 _OURS = re.compile(
-    rf"(meta\.json|processes\.json|(nccl|comm_lib)_trace_rank_\d+|counters\.csv\.gz|sched\.ring|stacks\.tsv\.gz|pid\d+(\.loop)?\.steps|(rank|pid)\d+.*({_ENDINGS}|{profiles.SNAPSHOTS}))"
+    rf"(meta\.json|processes\.json|(nccl|comm_lib)_trace_rank_\d+|counters\.csv\.gz|metrics\.prom\.gz|sched\.ring|stacks\.tsv\.gz|pid\d+(\.loop)?\.steps|(rank|pid)\d+.*({_ENDINGS}|{profiles.SNAPSHOTS}))"
 )
 
 
@@ -70,6 +71,7 @@ def run(
     stacks_hz: int | None = None,
     ring: Ring | None = None,
     hang_s: float | None = None,
+    metrics: str | None = None,
     force: bool = False,
 ) -> Recorded:
     """Run a command and record it: counters, and for Python jobs with torch, Paddle or JAX a profile.
@@ -80,12 +82,15 @@ def run(
     `sched` records when each thread had a core or waited for one. `stacks_hz` is how often a second py-spy samples the
     stacks of Python processes (None: not). With a `ring` only counters of the last seconds are kept, and SIGUSR1 dumps
     them instead of being handed on. When no step ends for `hang_s`, all ranks are asked what they do, into a folder
-    `hang-0001`, and so on. The command keeps our standard input, output and error; other signals that
+    `hang-0001`, and so on. `metrics` is the address of a server's metrics on this machine, which are scraped while the
+    job runs. The command keeps our standard input, output and error; other signals that
     we get are handed on to it. Must be called on the main thread. Units: hz, samples a second; window, s.
-    Raises StepscopeError (the folder is not empty or cannot be written, the command cannot be run, not Linux).
+    Raises StepscopeError (the folder is not empty or cannot be written, the command cannot be run, not Linux, metrics
+    of another machine).
     """
     _check_system()
     job.find_program(command)
+    metrics_url = None if metrics is None else MetricsUrl.of(metrics)
     wanted = profiles.Wanted(None if window else steps, window, memory, memory_snapshots)
     target = _prepared(Path(folder), force=force)
     mask = job.forwarding()
@@ -113,6 +118,7 @@ def run(
         stack_recorder.send(pid)
 
         watch = None if hang_s is None else HangWatch(target, pid, hang_s)
+        scraper = None if metrics_url is None else MetricsScraper(metrics_url, target)
 
         def ask() -> None:
             if ring is not None:
@@ -122,6 +128,7 @@ def run(
 
         status = job.wait(pid, {} if ring is None and not memory_snapshots else {signal.SIGUSR1: ask})
         seconds = time.monotonic() - start
+        missing = [] if scraper is None else scraper.end()
         hangs = [] if watch is None else watch.end()
         stack_result = stack_recorder.end()
         problems = sampler.end(terminate=False)
@@ -130,8 +137,9 @@ def run(
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     code = job.exit_code_of(status)
     about = {"exit_code": code, "pid": pid}
-    problems += _ended(target, problems, sched_errors, stack_result, wanted=wanted, issues=hangs, **about)
-    return Recorded(target, code, seconds, tuple(problems), _traces(target), stack_result.remarks)
+    problems += _ended(target, problems, sched_errors, stack_result, wanted=wanted, issues=[*hangs, *missing], **about)
+    remarks = (*stack_result.remarks, *(issue["example"] for issue in missing))
+    return Recorded(target, code, seconds, tuple(problems), _traces(target), remarks)
 
 
 def attach(
@@ -143,18 +151,22 @@ def attach(
     sched: bool = False,
     stacks_hz: int | None = None,
     ring: Ring | None = None,
+    metrics: str | None = None,
     force: bool = False,
 ) -> Recorded:
     """Record counters of a running process and its descendants until it ends, `seconds` are over, or SIGINT or SIGTERM.
 
     `sched` records when each thread had a core or waited for one. `stacks_hz` is how often a second py-spy samples the
     stacks of Python processes (None: not). With a `ring` only counters of the last seconds are kept, and SIGUSR1 dumps
-    them. Must be called on the main thread. Units: s; hz, samples a second.
-    Raises StepscopeError (no such process, the folder is not empty or cannot be written, not Linux).
+    them. `metrics` is the address of a server's metrics on this machine. Must be called on the main thread.
+    Units: s; hz, samples a second.
+    Raises StepscopeError (no such process, the folder is not empty or cannot be written, not Linux, metrics of another
+    machine).
     """
     _check_system()
     if not is_alive(pid):
         raise StepscopeError(f"there is no process {pid}", "`ps -e` lists the running processes")
+    metrics_url = None if metrics is None else MetricsUrl.of(metrics)
     target = _prepared(Path(folder), force=force)
     command = (read_once(f"/proc/{pid}/cmdline") or "").rstrip("\0").split("\0")
     issues = []
@@ -175,6 +187,7 @@ def attach(
         collector.send(pid)
         sampler.send(pid)
         stack_recorder.send(pid)
+        scraper = None if metrics_url is None else MetricsScraper(metrics_url, target)
         stopped = False
         while sampler.child.process.poll() is None and not stopped:
             got = signal.sigtimedwait({*_ENDS, signal.SIGUSR1, signal.SIGCHLD}, 1.0)
@@ -182,13 +195,15 @@ def attach(
             if got is not None and got.si_signo == signal.SIGUSR1 and ring is not None:
                 sampler.dump()
         passed = time.monotonic() - start
+        missing = [] if scraper is None else scraper.end()
         stack_result = stack_recorder.end()
         problems = sampler.end(terminate=stopped)
         sched_errors = collector.end(terminate=True)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    problems += _ended(target, problems, sched_errors, stack_result)
-    return Recorded(target, None, passed, tuple(problems), remarks=stack_result.remarks)
+    problems += _ended(target, problems, sched_errors, stack_result, issues=missing)
+    remarks = (*stack_result.remarks, *(issue["example"] for issue in missing))
+    return Recorded(target, None, passed, tuple(problems), remarks=remarks)
 
 
 def _check_system() -> None:

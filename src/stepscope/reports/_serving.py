@@ -224,7 +224,6 @@ def _known(frame: pl.DataFrame) -> pl.DataFrame:
 
 def summary_of_requests(trace: Trace) -> Summary:
     """What requests took, of files that hold nothing else."""
-    table = requests(trace.requests, trace.histograms)
     blocks = request_blocks(trace)
     if not trace.counters.is_empty():
         used = counters(trace.counters).filter(pl.col("max") != 0).select("device", "metric", "mean", "max")
@@ -239,12 +238,16 @@ def summary_of_requests(trace: Trace) -> Summary:
         tables=tuple(blocks),
         quality=lacks_of_issues(trace.issues),
         issues=trace.issues,
-        facts=tuple(_facts(table, trace)),
+        facts=tuple(facts_of_requests(trace)),
     )
 
 
-def _facts(table: pl.DataFrame, trace: Trace) -> list[str]:
-    """How many requests there were, and what their first token and the time between tokens took."""
+def facts_of_requests(trace: Trace) -> list[str]:
+    """How many requests there were, and what their first token and the time between tokens took; none is unknown."""
+    try:
+        table = requests(trace.requests, trace.histograms)
+    except MissingTable:
+        return []
     n, failed = trace.requests.height, int((~trace.requests["is_ok"]).sum() or 0)
     facts = [counted(n, "request") + (f" ({failed:,} failed)" if failed else "")] if n else []
     for metric, name in _NAMES.items():

@@ -19,6 +19,7 @@ from stepscope.core.remedies import Recording, remedy
 from stepscope.core.report import Block, Note
 from stepscope.core.units import counted, duration, percent
 from stepscope.reports._quality import lacks_of_issues
+from stepscope.reports._serving import facts_of_requests, request_blocks
 from stepscope.reports._summary import Cost, Lack, Summary, of_whole_run
 from stepscope.reports._tables import kernel_block
 
@@ -94,7 +95,7 @@ def summary_of_counters(trace: Trace) -> Summary:
     block = Block("Resources that were used", COUNTER_SUMMARY, frame, "show counters")
     python = python_block(trace)
     lack = _NO_PROFILE if python else _SCHEDULED if waits else _ONLY
-    tables = (*python, *waits, block)
+    tables = (*request_blocks(trace), *python, *waits, block)
     costs = _starved(trace, last - first)
     return Summary(
         trace.meta,
@@ -104,7 +105,7 @@ def summary_of_counters(trace: Trace) -> Summary:
         tables=tables,
         quality=(lack, *lacks_of_issues(trace.issues)),
         issues=trace.issues,
-        facts=tuple(filter(None, [of_whole_run(trace)])),
+        facts=(*facts_of_requests(trace), *filter(None, [of_whole_run(trace)])),
     )
 
 

@@ -158,7 +158,8 @@ def summarise(trace: Trace) -> Summary:
     if isinstance(trace, Results) and trace.spans.is_empty():
         return summarise_results(trace)
     spans = trace.spans
-    if spans.is_empty() and not (trace.requests.is_empty() and trace.histograms.is_empty()):
+    has_requests = not (trace.requests.is_empty() and trace.histograms.is_empty())
+    if spans.is_empty() and has_requests and trace.meta.format != "counters":
         return summary_of_requests(trace)
     if spans.is_empty() or only_scheduled(trace):
         return summary_of_counters(trace)

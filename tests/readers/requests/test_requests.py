@@ -10,7 +10,7 @@ import pytest
 import stepscope
 from stepscope import load
 from stepscope.core.errors import CorruptInput, StepscopeError
-from stepscope.readers import expand
+from stepscope.readers import expand, side_files
 
 MS, SECOND = 10**6, 10**9
 #: What the benchmarks of vLLM and SGLang write of three requests, of which the last one failed.
@@ -226,3 +226,36 @@ def test_requests_and_scrapes_are_shown_and_reported(tmp_path):
     run = stepscope.load_run(written(tmp_path, lines(*ROWS)))
     assert stepscope.show(run, "requests")["metric"].to_list() == ["e2e", "ttft", "tpot", "decode"]
     assert "2 requests · first token p50 125 ms" in stepscope.report(run).headline
+
+
+def scraped(at, text):
+    """A scrape as `record` keeps it."""
+    return gzip.compress(f"# scraped {at * SECOND}\n{GAUGE}{text}".encode())
+
+
+def test_a_file_may_hold_several_scrapes_each_after_a_mark(tmp_path):
+    scrapes = [scraped(1_700_000_000, histogram(1, 1, 1, 1)), scraped(1_700_000_002, histogram(5, 5, 5, 5))]
+    torn = gzip.compress(b"# scraped")[:-9]  # its writer was killed
+    trace = load(written(tmp_path, b"".join([*scrapes, torn]), "metrics.prom.gz"))
+    assert trace.meta.origin_unix_ns == 1_700_000_000 * SECOND
+    assert trace.counters["ts_ns"].to_list() == [0, 2 * SECOND]
+    assert trace.histograms.filter(pl.col("up_to").is_null())["n"].to_list() == [1, 5]
+    assert "damaged_packing" in issues(trace)
+
+
+def test_recorded_metrics_are_read_with_the_requests_and_the_profile_in_their_folder(tmp_path):
+    path = profile(tmp_path)
+    written(tmp_path, lines(*ROWS), "requests.jsonl")
+    metrics = written(tmp_path, scraped(1_700_000_000, histogram(1, 1, 1, 1)), "metrics.prom.gz")
+    trace = load(path)
+    assert (trace.requests.height, trace.histograms.height, trace.counters.height) == (2, 4, 1)
+    assert metrics in side_files(path)
+
+
+def test_recorded_metrics_are_read_with_counters_where_there_is_no_profile(tmp_path):
+    written(tmp_path, "ts_ns,metric,unit,device,value\n0,host_cpu_usage,percent,host,50\n", "counters.csv")
+    written(tmp_path, scraped(1_700_000_000, histogram(1, 1, 1, 1)), "metrics.prom.gz")
+    assert expand([str(tmp_path)]) == [str(tmp_path / "counters.csv")]
+    trace = load(str(tmp_path))
+    assert (trace.meta.format, trace.histograms.height) == ("counters", 4)
+    assert "first token" in stepscope.report(stepscope.load_run(str(tmp_path))).headline

@@ -247,6 +247,8 @@ def _most_saved(program: Program, changes: Changes) -> float:
     for on_thread in changes.host:
         for factor, times in on_thread:
             saved += (1 - factor) * covered(times, windows.begin, windows.end).sum()
+    if program.graph.contention is not None and saved > 0:
+        saved += program.graph.contention.lost_ns
     return float(saved) / max(windows.low.size, 1)
 
 

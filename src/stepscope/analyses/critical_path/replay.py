@@ -11,7 +11,7 @@ a full launch queue or a slow data loader, takes effect as soon as a change make
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
@@ -19,6 +19,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from stepscope.analyses.critical_path.contention import Contention, contention_of
 from stepscope.analyses.critical_path.events import crossings
 from stepscope.analyses.critical_path.forward_pass import SOURCE, Floats, Shape, shape_of
 from stepscope.analyses.critical_path.longest_path import beginnings
@@ -52,6 +53,8 @@ from stepscope.core.intervals import Bools, Intervals, Ints, covered
 from stepscope.core.names import kernel_class, map_names
 
 Edges = tuple[Ints, Ints, Floats]  # from, to, how long after
+#: How often lengths of computation follow from where communication runs, which follows from them.
+_TURNS = 6
 Lags = Literal["recorded", "pooled", "other steps"]
 
 
@@ -125,6 +128,7 @@ class Graph:
     windows: Windows
     origin: int
     lags: Lags
+    contention: Contention | None = None
     spare: float = 0.5  # quantile of the lags that dependencies get which held nothing up
     shape: list[Shape] = field(default_factory=list)  # filled by the first run, as are the nodes before times
     last: dict[str, Ints] = field(default_factory=dict)
@@ -137,6 +141,19 @@ class Graph:
 
     def run(self, changes: Changes) -> Replay:
         """The program with these changes. Times in ns."""
+        run, wanted, contention = self._run(changes), changes.work, self.contention
+        if contention is None or not contention.share:
+            return run
+        for _ in range(_TURNS):
+            start = run.times[1 : self.work.start.size + 1]
+            factors = contention.factors(self.work, wanted, start, run.ended)
+            if np.abs((factors - changes.work) * (self.work.end - self.work.start)).max() < 1:
+                break
+            changes = replace(changes, work=factors)
+            run = self._run(changes)
+        return run
+
+    def _run(self, changes: Changes) -> Replay:
         reached = _on_threads(self, changes, self.moments.thread, self.moments.at)
         parts = [*_of_work(self, changes, reached), *_of_moments(self, changes, reached)]
         from_, to, after = (np.concatenate(column) for column in zip(*parts, strict=True))
@@ -223,6 +240,7 @@ def program_of(
     fetches, paces = loader_limits(spans, threads)
     limits = queue_limits(work).and_also(fetches)
     graph = make(work, held, waited, (passed, first), windows, limits, lags=lags)
+    graph = replace(graph, contention=contention_of(spans, ops, work))
     return Program(spans, threads, work, held, waited, passed, first, windows, graph, paces)
 
 

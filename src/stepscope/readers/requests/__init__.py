@@ -11,6 +11,8 @@ from stepscope.readers.formats import LIST, OBJECT, PACKING, Format, Sign
 
 #: Side files of requests in the folder of a profile.
 REQUEST_FILES = tuple(f"requests.{ending}{packing}" for ending in ("jsonl", "json") for packing in ("", ".gz", ".zst"))
+#: The scrapes that `record --metrics` leaves in the folder of a profile.
+RECORDED_METRICS = ("metrics.prom.gz", "metrics.prom")
 METRICS = re.compile(
     rb"^[ \t]*(?:# TYPE [a-zA-Z_:][\w:]* (?:counter|gauge|histogram|summary|untyped|unknown|info)\b"
     rb"|[a-zA-Z_:][\w:]*\{\w+=\"[^\n]*\}[ \t]+[-+.\d])",
@@ -81,3 +83,5 @@ FORMATS = (
         endings=(".prom", ".metrics"),
     ),
 )  # fmt: skip
+#: Their names, of files that are read with a profile and not the other way round.
+FORMATS_OF_REQUESTS = tuple(one.name for one in FORMATS)

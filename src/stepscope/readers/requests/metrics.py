@@ -1,7 +1,8 @@
 """Metrics of an engine as Prometheus text: one scrape, or those of a folder in order of time.
 
 Buckets of histograms become the table `histograms`, other samples `counters`. A scrape's time is that of its samples
-if they have one, else a time since 1970 in its file's name, else when the file was last written.
+if they have one, else that of the mark before it (`# scraped UNIX_NS`, where a file holds several), else a time since
+1970 in its file's name, else when the file was last written.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import polars as pl
 
 from stepscope.core import files
 from stepscope.core.errors import CorruptInput
+from stepscope.core.prometheus import EXEMPLAR, SAMPLE, SCRAPED
 from stepscope.core.request_tables import HISTOGRAMS
 from stepscope.core.schema import COUNTERS
 from stepscope.core.trace import Meta, Trace
@@ -22,10 +24,6 @@ from stepscope.readers.common.source import IssueLog, Source
 from stepscope.readers.requests import scrapes_of
 
 FORMAT = "metrics"
-_SAMPLE = (
-    r"^\s*(?<name>[a-zA-Z_:][a-zA-Z0-9_:]*)\s*(?:\{(?<labels>.*)\})?\s+(?<value>[-+.0-9eE]+|[-+]?[Ii]nf|NaN)"
-    r"(?:\s+(?<time>-?[0-9.]{1,20}))?\s*$"
-)
 _LE = r'(?:^|,)\s*le="([^"]*)"'
 _HISTOGRAM = r"_(?:bucket|sum|count)$"
 _TIME = re.compile(r"(?<!\d)(1\d{9}|1\d{12}|1\d{15}|1\d{18})(?!\d)")
@@ -37,52 +35,69 @@ def read(source: Source) -> Trace:
     issues = IssueLog()
     paths = [source.path] if source.member else scrapes_of(source.path)[:_MOST_SCRAPES]
     parts = []
-    for number, path in enumerate(paths):
+    scrapes: list[tuple[str, int | None]] = []
+    for path in paths:
         one = Source(path, source.member, source.max_bytes)
-        samples = _samples(one, issues)
+        samples, marks = _samples(one, issues)
         source.n_bytes += one.n_bytes
-        parts.append(samples.with_columns(scrape=pl.lit(number)))
+        parts.append(samples.with_columns(scrape=pl.col("part") + len(scrapes)))
+        scrapes += [(path, at) for at in marks]
     samples = pl.concat(parts)
     if samples.is_empty():
         raise CorruptInput("not one of its lines is a sample", "scrape again: curl URL/metrics", path=source.label)
-    samples, origin = _timed(samples, paths, issues)
+    samples, origin = _timed(samples, scrapes, issues)
     histograms, counters = _tables(samples, issues)
     meta = Meta(source.label, FORMAT, n_events=samples.height, size_bytes=source.n_bytes, origin_unix_ns=origin,
-                facts={"scrapes": str(len(paths))})  # fmt: skip
+                facts={"scrapes": str(samples["scrape"].n_unique())})  # fmt: skip
     return Trace(meta, {"histograms": histograms, "counters": counters, "issues": issues.table()})
 
 
-def _samples(source: Source, issues: IssueLog) -> pl.DataFrame:
-    """The samples of a scrape: name, labels, value, time (ns since 1970, perhaps null)."""
+def _samples(source: Source, issues: IssueLog) -> tuple[pl.DataFrame, list[int | None]]:
+    """The samples of a file: name, labels, value, time (ns since 1970, perhaps null), part; and the time of each part.
+
+    Part 0 is what stands before the first mark, and usually all of the file.
+    """
     text = b"".join(source.chunks()).decode("utf-8", "replace")
     if source.damage:
         issues.add("damaged_packing", "error", 1, f"{source.damage} ({source.n_bytes:,} bytes read)")
     lines = pl.Series("line", text.split("\n"), pl.String).str.strip_chars()
-    lines = lines.filter((lines != "") & ~lines.str.starts_with("#")).str.replace(r"\s# \{.*$", "")  # an exemplar
-    rows = lines.str.extract_groups(_SAMPLE).struct.unnest() if lines.len() else pl.DataFrame(schema=_TEXTS)
-    rows = rows.with_columns(pl.col("value").str.strip_prefix("+").cast(pl.Float64, strict=False))
+    mark = lines.str.extract(SCRAPED).cast(pl.Int64, strict=False)
+    is_sample = (lines != "") & ~lines.str.starts_with("#")
+    part = mark.is_not_null().cum_sum().cast(pl.Int64).alias("part").filter(is_sample)
+    lines = lines.filter(is_sample).str.replace(EXEMPLAR, "")
+    rows = lines.str.extract_groups(SAMPLE).struct.unnest() if lines.len() else pl.DataFrame(schema=_TEXTS)
+    rows = rows.with_columns(part, pl.col("value").str.strip_prefix("+").cast(pl.Float64, strict=False))
     sound = rows.filter(pl.col("value").is_not_null() & pl.col("value").is_not_nan())
     bad = lines.filter(rows["value"].is_null())
     for example in bad.head(1):
         issues.add("lines_dropped", "warning", bad.len(), f"lines that are no samples, as {example[:60]!r}")
     issues.add("values_unknown", "info", rows.height - bad.len() - sound.height, "samples that are no number (NaN)")
-    single = sound.unique(["name", "labels"], keep="last", maintain_order=True)
+    single = sound.unique(["part", "name", "labels"], keep="last", maintain_order=True)
     issues.add("samples_doubled", "warning", sound.height - single.height, "samples twice in a scrape: the last counts")
     time = pl.col("time").cast(pl.Float64, strict=False)
     time = pl.when(time.is_between(0, _MOST_MS)).then(time)
     # Prometheus writes whole milliseconds, OpenMetrics seconds: as µs both are exact in a double.
     in_us = pl.when(time > _MOST_S).then(time * 1e3).otherwise(time * 1e6)
-    return single.with_columns(time=in_us.round().cast(pl.Int64) * 1000)
+    return single.with_columns(time=in_us.round().cast(pl.Int64) * 1000), [None, *mark.drop_nulls()]
 
 
 _TEXTS = dict.fromkeys(("name", "labels", "value", "time"), pl.String())
 
 
-def _timed(samples: pl.DataFrame, paths: list[str], issues: IssueLog) -> tuple[pl.DataFrame, int | None]:
-    """The samples with ts_ns from the first scrape on, in order of time; and when that was, in Unix time."""
+def _timed(
+    samples: pl.DataFrame, scrapes: list[tuple[str, int | None]], issues: IssueLog
+) -> tuple[pl.DataFrame, int | None]:
+    """The samples with ts_ns from the first scrape on, in order of time; and when that was, in Unix time.
+
+    `scrapes` are the file of each, and the time of its mark.
+    """
+    present = samples["scrape"].unique().sort().to_list()
+    samples = samples.with_columns(pl.col("scrape").rank("dense").cast(pl.Int64) - 1)
+    paths = [scrapes[scrape][0] for scrape in present]
+    marks = [scrapes[scrape][1] for scrape in present]
     stated = samples.group_by("scrape").agg(at=pl.col("time").min())
     at = dict(stated.drop_nulls().filter(pl.col("at") > 0).iter_rows())
-    times = [at.get(number) or _time_of_name(path) for number, path in enumerate(paths)]
+    times = [at.get(i) or mark or _time_of_name(path) for i, (path, mark) in enumerate(zip(paths, marks, strict=True))]
     if None in times:
         written = [Path(path).stat().st_mtime_ns if not files.is_url(path) else 0 for path in paths]
         if all(a < b for a, b in pairwise(written)) and written[0]:

@@ -360,14 +360,14 @@ def _possible(seconds: pl.Expr) -> pl.Expr:
     return pl.when(seconds.is_between(0, _LONGEST_S)).then(seconds)
 
 
-def with_requests(trace: Trace, path: str, opened: Callable[[], Trace], *, required: bool) -> Trace:
+def with_requests(trace: Trace, path: str, opened: Callable[[str], Trace], *, required: bool) -> Trace:
     """The trace with the requests, histograms and counters of a file on its own time axis.
 
     With `required` (the user named the file) a file that cannot be read raises; otherwise it is an issue.
     """
     issues = IssueLog()
     try:
-        of_engine = opened()
+        of_engine = opened(path)
     except StepscopeError as error:
         if required:
             raise
@@ -382,15 +382,17 @@ def with_requests(trace: Trace, path: str, opened: Callable[[], Trace], *, requi
     issues.add("requests_unplaced", "warning", 0 if later is not None else n_placed,
                f"{whose} does not say when it began, in Unix time")  # fmt: skip
     at = pl.lit(None, pl.Int64) if later is None else pl.col("ts_ns") + later
-    requests = of_engine.requests.with_columns(ts_ns=at)
-    low, high = extent_ns(trace.spans) if trace.has_clock else (0, 0)
+    requests = pl.concat([trace.requests, of_engine.requests.with_columns(ts_ns=at)])
+    is_timed = trace.has_clock and not trace.spans.is_empty()
+    low, high = extent_ns(trace.spans) if is_timed else (0, 0)
     inside = requests.filter((pl.col("ts_ns") < high) & (pl.col("ts_ns") + pl.col("e2e_ns").fill_null(0) > low))
-    n_elsewhere = requests["ts_ns"].count() if inside.is_empty() else 0
+    n_elsewhere = requests["ts_ns"].count() if inside.is_empty() and not trace.spans.is_empty() else 0
     issues.add("requests_elsewhere", "warning", n_elsewhere, "no request runs while the trace was recorded")
     moved = (
         {} if later is None else {"counters": pl.concat([trace.counters, of_engine.counters.with_columns(ts_ns=at)])}
     )
     histograms = of_engine.histograms.with_columns(ts_ns=pl.col("ts_ns") + (later or 0))
+    histograms = pl.concat([trace.histograms, histograms])
     with_both = trace.with_tables(
         requests=requests, histograms=histograms, issues=pl.concat([trace.issues, of_engine.issues]), **moved
     )

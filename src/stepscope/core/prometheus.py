@@ -1,0 +1,52 @@
+"""Metrics as Prometheus text: what a line of it is, and the marks between the scrapes of one file.
+
+Nothing here needs tables: the recorder and the watch read such text next to a job.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import NamedTuple
+
+#: A sample: a name, perhaps labels, a value, perhaps a time (ms since 1970; OpenMetrics: s). Also for Polars.
+SAMPLE = (
+    r"^\s*(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)\s*(?:\{(?P<labels>.*)\})?\s+(?P<value>[-+.0-9eE]+|[-+]?[Ii]nf|NaN)"
+    r"(?:\s+(?P<time>-?[0-9.]{1,20}))?\s*$"
+)
+#: What follows a sample in OpenMetrics: one of the values that it counts.
+EXEMPLAR = r"\s# \{.*$"
+#: A comment before each scrape of a file that holds several, with its time in ns since 1970.
+SCRAPED = r"^# scraped (?P<unix_ns>\d{16,19})$"
+_SAMPLE, _EXEMPLAR = re.compile(SAMPLE), re.compile(EXEMPLAR)
+
+
+class Sample(NamedTuple):
+    """A value of a metric. `labels` are as written, without the braces: `engine="0",le="0.5"`."""
+
+    name: str
+    labels: str
+    value: float
+
+
+def samples_of(text: str) -> list[Sample]:
+    r"""The samples of a scrape, in order. Lines that are none, and values that are no number, are left out.
+
+    >>> samples_of('# TYPE up gauge\nup{job="a"} 1\nbroken{')
+    [Sample(name='up', labels='job="a"', value=1.0)]
+    """
+    samples = []
+    for line in text.splitlines():
+        match = None if line.startswith("#") else _SAMPLE.match(_EXEMPLAR.sub("", line))
+        try:
+            value = math.nan if match is None else float(match["value"])
+        except ValueError:  # such as 1.2.3
+            continue
+        if match is not None and not math.isnan(value):
+            samples.append(Sample(match["name"], match["labels"] or "", value))
+    return samples
+
+
+def scrape_mark(unix_ns: int) -> str:
+    """The comment before a scrape in a file that holds several."""
+    return f"# scraped {unix_ns}\n"
