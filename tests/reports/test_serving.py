@@ -8,6 +8,7 @@ from batch_traces import TABLE_OF_TRACKS, spans_of
 
 import stepscope
 from stepscope.core.request_tables import HISTOGRAMS, REQUESTS
+from stepscope.core.schema import COUNTERS
 from stepscope.core.trace import Meta, Run, Trace
 from stepscope.reports._serving import Serving
 
@@ -35,11 +36,16 @@ def test_metrics_alone_are_reported_with_bounds():
 DECODE, PREFILL = "step[DECODE bs=4]", "step[EXTEND bs=1 toks=512]"
 
 
-def served(*batches, launch="cudaGraphLaunch", n_launches=1, host=9, extra=()):
-    """A trace of batches (name, start, end of its device work, of how many µs), all in µs, and other host spans."""
+def served(*batches, launch="cudaGraphLaunch", n_launches=1, host=9, extra=(), waits=False):
+    """A trace of batches (name, start, end of its device work, of how many µs), all in µs, and other host spans.
+
+    With `waits` the host waits for the work of each.
+    """
     rows = []
     for name, start, end, busy in batches:
         rows.append(("user_range", name, start, host, None))
+        if waits:
+            rows.append(("runtime", "cudaStreamSynchronize", start + 2, end - start - 2, None))
         for i in range(n_launches):
             at = start + (end - start) * (i + 1) / n_launches - busy / n_launches
             rows.append(("runtime", launch, at - 0.6 if n_launches > 1 else start + 1, 0.5, None))
@@ -63,12 +69,13 @@ def test_the_headline_is_that_of_serving():
 def test_decode_that_waits_for_the_host_and_replays_no_graph_is_named():
     batches = [(DECODE, 100 * i, 100 * i + 100, 50) for i in range(10)]
     trace = served(*batches, launch="cudaLaunchKernel", n_launches=30, host=99)
-    first, *others = stepscope.report(trace).findings
-    assert first.title.startswith("Decode waits for the host: launch-bound")
-    assert first.gain.gain_ratio > 0.1
-    assert first.details[0] == "The device works for 50 % of the time of decode steps"
-    graphs = next(one for one in others if one.title == "Decode replays no graph: 30 launches a step")
-    assert "--enforce-eager" in graphs.details[1]
+    graphs, host, *_ = stepscope.report(trace).findings
+    assert host.title.startswith("Decode waits for the host: launch-bound")
+    assert host.gain.gain_ratio > 0.1
+    assert host.details[0] == "The device works for 50 % of the time of decode steps"
+    assert graphs.title == "Decode replays no graph: 30 launches a step"
+    assert "--enforce-eager" in graphs.details[2]
+    assert (graphs.gain.question, round(graphs.gain.gain_ratio, 1)) == ("launch: graphs", 0.5)
 
 
 def test_steps_beyond_the_captured_sizes_are_counted():
@@ -93,9 +100,10 @@ def test_prefill_between_decode_steps_delays_them():
     for kind in kinds:
         batches.append((kind, at, at + (300 if kind == PREFILL else 100), 295 if kind == PREFILL else 95))
         at = batches[-1][2]
-    trace = served(*batches)
-    finding = next(one for one in stepscope.report(trace).findings if one.title.startswith("Prefill delays decode"))
+    findings = stepscope.report(served(*batches, waits=True)).findings
+    finding = next(one for one in findings if one.title.startswith("Prefill delays decode"))
     assert finding.value_ns == 300_000
+    assert finding.gain.predicted_ns == pytest.approx(1_000_000, rel=0.02)
     assert "the longest wait for a token is 300 µs longer" in finding.details[0]
     assert not [title for title in titles(served(*batches[:6])) if title.startswith("Prefill")]
 
@@ -107,15 +115,21 @@ def test_empty_places_cost_what_a_place_takes():
     for size, n in sizes:
         batches.append((name.format(size, n, n), at, at + 100 + 10 * n, 90 + 10 * n))
         at = batches[-1][2]
-    finding = next(one for one in stepscope.report(served(*batches)).findings if one.title.startswith("Padding"))
+    findings = stepscope.report(served(*batches, waits=True)).findings
+    finding = next(one for one in findings if one.title.startswith("Padding"))
     assert "27 % of the places" in finding.title
     assert finding.value_ns == pytest.approx(5 * 16 * 10_000, rel=0.05)
+    assert finding.gain.step_ns - finding.gain.predicted_ns == pytest.approx(5 * 16 * 10_000, rel=0.1)
 
 
 def test_sampling_while_the_device_is_idle_is_named():
     batches = [(DECODE, 100 * i, 100 * i + 60, 55) for i in range(10)]
     extra = [("vllm/v1/sample/sampler.py(55): forward", 100 * i + 65, 30) for i in range(10)]
-    assert "Sampling on the host: the device is idle in 27 µs a batch of it" in titles(served(*batches, extra=extra))
+    findings = stepscope.report(served(*batches, extra=extra)).findings
+    finding = next(one for one in findings if one.title.startswith("Sampling on the host"))
+    assert finding.title.endswith("the device is idle in 27 µs a batch of it")
+    assert (finding.value_ns, finding.gain.question) == (270_000, "sampling: free")
+    assert finding.gain.gain_ratio > 0.2
     assert not [title for title in titles(served(*batches)) if "Sampling" in title]
 
 
@@ -130,3 +144,33 @@ def test_ranks_with_the_same_requests_say_them_once():
     report = stepscope.report(Run(tuple(traces), traces.__getitem__))
     blocks = {block.title: block.frame for block in report.tables}
     assert blocks["Requests"]["metric"].to_list() == ["ttft"]
+
+
+def scraped(**metrics):
+    """Metrics of two scrapes, a second apart."""
+    rows = [{"ts_ns": at * 10**9, "metric": name.replace("__", ":"), "device": "engine=0", "value": float(value)}
+            for name, values in metrics.items() for at, value in enumerate(values)]  # fmt: skip
+    histogram = [{"ts_ns": 0, "metric": "vllm:e2e_request_latency_seconds", "engine": "e", "up_to": None, "n": 1.0}]
+    tables = {
+        "counters": COUNTERS.conform(pl.DataFrame(rows)),
+        "histograms": HISTOGRAMS.conform(pl.DataFrame(histogram)),
+    }
+    return stepscope.report(Trace(Meta("a.prom", "metrics", n_events=9, origin_unix_ns=1), tables)).findings
+
+
+def test_a_full_cache_is_named_with_stopped_and_waiting_requests():
+    (finding,) = scraped(
+        vllm__kv_cache_usage_perc=(0.5, 0.998),
+        vllm__num_preemptions_total=(100, 103),
+        vllm__num_requests_waiting=(7, 0),
+    )
+    assert finding.title.endswith("it is >99 % full at its peak") or "full at its peak" in finding.title
+    assert finding.details[0].startswith("3 times a request was stopped")
+    assert finding.details[1] == "Up to 7 requests waited to run"
+    (finding,) = scraped(sglang__token_usage=(0.5, 0.6), sglang__num_retracted_reqs=(0, 2))
+    assert "peak" not in finding.title
+    assert finding.details[0].startswith("2 times")
+
+
+def test_a_cache_with_room_is_no_finding():
+    assert not scraped(vllm__kv_cache_usage_perc=(0.5, 0.9), vllm__num_preemptions_total=(100, 100))

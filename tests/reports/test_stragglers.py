@@ -144,3 +144,13 @@ def test_of_ranks_that_wait_for_each_other_none_is_called_slow_by_its_steps():
     alone = [replace(one, calls=None) for one in ranks]
     assert texts(overview_of_ranks(alone).bars[0]) == ("slowest rank 15: 25 ms, fastest rank 0: 10 ms",)
     assert "stragglers" not in overview_of_ranks(alone).meta
+
+
+def test_uneven_experts_are_named_with_what_others_wait():
+    rows = [[(0, 10, "alltoall"), (100, 130, "alltoall")], [(0, 10, "alltoall"), (40, 130, "alltoall")]]
+    sizes = [{"in_bytes": [60, 90], "out_bytes": [90, 60]}, {"in_bytes": [60, 30], "out_bytes": [30, 60]}]
+    parts = [part(rank, *rows[rank], **sizes[rank], step=[1, 1]) for rank in (0, 1)]
+    *_, finding = stragglers_among(packed(parts), step_ns=300.0).findings
+    assert finding.title == "Experts are loaded unevenly: who gets most tokens gets 1.50 times the mean"
+    assert (finding.value_ns, finding.share_ratio, finding.command) == (30, 0.1, "show experts")
+    assert finding.details[1] == "Layer 0 costs most: rank 0 gets 1.50 times the mean"

@@ -68,6 +68,7 @@ _OF_TRACES = {
 _OF_RANKS = {
     "collectives": "stepscope.analyses.ranks.collectives",
     "message-sizes": "stepscope.analyses.ranks.message_sizes",
+    "experts": "stepscope.analyses.ranks.experts",
     "parallel-groups": "stepscope.analyses.ranks.parallel_groups",
     "clock-offsets": "stepscope.analyses.ranks.clocks",
     "stragglers": "stepscope.analyses.ranks.stragglers",

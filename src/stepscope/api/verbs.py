@@ -14,7 +14,7 @@ from stepscope.core.machine import cores_at_most
 from stepscope.core.trace import Run, Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     import polars as pl
@@ -206,10 +206,10 @@ def predict(
 ) -> pl.DataFrame:
     """How long a step would take with the changes, made together, as in ['class gemm: 2x', 'loader: hidden'].
 
-    Without changes the rows are the standard questions, largest gain first. 'ranks: no stragglers' takes all ranks of a
-    job, and is asked alone; other questions have a row for each rank. `measured_step` is the length of a step
-    without the profiler, as in '1.9ms', to which all times are scaled. `on_missing` is called for each trace that is
-    left out (by default it warns). Units: ns.
+    Without changes the rows are the standard questions, largest gain first. There is a row for each rank; ranks that
+    share collectives are replayed together, and 'ranks: no stragglers' needs them. `measured_step` is the length of a
+    step without the profiler, as in '1.9ms', to which all times are scaled. `on_missing` is called for each trace that
+    is left out (by default it warns). Units: ns.
 
     Raises StepscopeError (no such change, or nothing that it changes), MissingTable (nothing recorded of the host).
 
@@ -219,10 +219,48 @@ def predict(
     from stepscope.query import tables
 
     texts = (changes,) if isinstance(changes, str) else tuple(changes)
+    together = _together(_opened(source), texts, measured_step) if texts else None
+    if together is not None:
+        return together
     if len(texts) == 1 and texts[0].split(":")[0].strip() == "ranks":
         return _of_ranks(_opened(source), texts[0], measured_step, on_missing or _warn)
     options: dict[str, Any] = {"changes": "\n".join(texts) or None, "measured_step": measured_step}
     frame, _ = tables.collect(_opened(source), tables.find("predictions"), on_missing=on_missing or _warn, **options)
+    return frame
+
+
+#: Ranks with more spans in all are replayed one by one, as each would take some 300 bytes.
+_MOST_TOGETHER = 8_000_000
+
+
+def _together(source: Trace | Run, texts: Sequence[str], measured_step: str | None) -> pl.DataFrame | None:
+    """The prediction of ranks that share collectives on devices; None if they do not, or cannot all be read."""
+    if isinstance(source, Trace) or len(source.paths) < 2:
+        return None
+    from stepscope.analyses.critical_path import joint_replay, predictions
+    from stepscope.analyses.ranks.calls import rank_calls
+    from stepscope.core import files, units
+    from stepscope.query import tables
+
+    programs, parts, ranks, n_spans = [], [], [], 0
+    for path in source.paths:
+        try:
+            trace = source.open_trace(path)
+            n_spans += trace.spans.height
+            if n_spans > _MOST_TOGETHER:
+                return None
+            parts.append(rank_calls(trace))
+            programs.append(predictions.recorded_program(*predictions.tables_of(trace)))
+        except StepscopeError:
+            return None  # the ranks are then read one by one, and this one is reported
+        ranks.append(trace.rank)
+    graph = joint_replay.joint_graph(programs, parts)
+    if graph is None or not joint_replay.answers(graph, texts):
+        return None
+    measured_ns = None if measured_step is None else units.parse_duration(measured_step)
+    rows = [predictions.scaled(row, measured_ns) for row in joint_replay.job_predictions(graph, texts)]
+    labels = files.labels_of(source.paths)
+    frame, _ = tables.stacked(list(zip(ranks, labels, rows, strict=True)), predictions.PREDICTIONS)
     return frame
 
 

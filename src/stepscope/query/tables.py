@@ -112,7 +112,7 @@ def collect(
         on_missing(label, error)
     if len(labels) == 1:
         return parts[0][2], analysis.output
-    return _stacked(parts, analysis.output)
+    return stacked(parts, analysis.output)
 
 
 def drawn(
@@ -260,7 +260,8 @@ def _compared(source: Trace | Run, pair: Analysis, options: dict[str, Any]) -> p
     return pair(base, other, **options)
 
 
-def _stacked(parts: Sequence[tuple[int | None, str, pl.DataFrame]], table: Table) -> tuple[pl.DataFrame, Table]:
+def stacked(parts: Sequence[tuple[int | None, str, pl.DataFrame]], table: Table) -> tuple[pl.DataFrame, Table]:
+    """The rows of several traces, given with rank and label of each, and the schema of all columns."""
     ranks = [rank for rank, _, _ in parts]
     by_rank = None not in ranks and len(set(ranks)) == len(ranks)
     lead = RANK if by_rank else TRACE

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
+from stepscope.analyses.common.batch_names import is_sampling
 from stepscope.analyses.resources.counters import COUNTER_SUMMARY, counters
-from stepscope.analyses.steps.batches import BATCHES, batches, laws, of_kinds, timed_batches
+from stepscope.analyses.steps.batches import BATCHES, batches, empty_places, laws, of_kinds, timed_batches
 from stepscope.analyses.steps.requests import REQUEST_SUMMARY, requests, slowest_requests
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import gaps, intersection, total, union
@@ -35,14 +35,22 @@ _HARDLY, _MANY_LAUNCHES = 0.1, 20
 _PIECES = 4
 #: Idle time that the host does not cause, or that nobody knows the cause of.
 _NOT_HOST = (ENDS, "idle kernel_wait", "idle other", "idle unlinked")
+#: Idle time whose cause `predict` can take away by itself.
+_MENDED = ("idle launching", "idle sync", "idle data_loading")
 _PADDED, _SAMPLED = 0.05, 0.02
 _HOST_CATEGORIES = ("operator", "python", "user_range", "module")
-_SAMPLING = re.compile(
-    r"(?i)(?:^|[./ _(])(?:sampler?|sampling|sample_tokens?|logits_processors?|apply_penalties|apply_\w*bitmask)"
-    r"(?:$|[./: (])"
-)
 _OF_SLOW = ("request", "id", "e2e_ns", "ttft_ns", "cause", "queue_ns", "prefill_between_ns", "host_ns", "batch_kind",
             "batch_ns")  # fmt: skip
+#: Metrics of vLLM, SGLang and TensorRT-LLM: part of the KV cache in use, requests stopped, requests in the queue.
+_CACHE_USE = r"(?:kv_cache_usage_perc|gpu_cache_usage_perc|:token_usage|kv_cache_utilization)$"
+_PREEMPTED = r"(?:num_preemptions(?:_total)?|num_retract\w+)$"
+_WAITING = r"(?:num_requests_waiting|num_queue_reqs)$"
+_OF_CACHE = f"{_CACHE_USE}|{_PREEMPTED}|{_WAITING}"
+_FULL = 0.95
+_CACHE_ADVICE = (
+    "→ more memory for it (--gpu-memory-utilization of vLLM, --mem-fraction-static of SGLang), an FP8 cache, or fewer"
+    " requests at once (--max-num-seqs, --max-running-requests)"
+)
 _NAMES = {"ttft": "first token", "itl": "between tokens", "tpot": "per token"}
 
 
@@ -92,8 +100,7 @@ class Serving:
         return self.each.filter((pl.col("kind") == "decode") & pl.col("busy_ratio").is_not_null())
 
     def _idle_ns(self) -> float:
-        decode = self._decode()
-        return float((decode["dur_ns"] * (1 - decode["busy_ratio"])).sum())
+        return _idle_ns_of(self._decode())
 
     def _idle_ratio(self) -> float:
         """Part of the time of decode steps in which the device is idle."""
@@ -109,7 +116,8 @@ class Serving:
             return list(costs)
         title = f"Decode waits for the host: {most.title[:1].lower()}{most.title[1:]}"
         busy = f"The device works for {percent(1 - self._idle_ratio())} of the time of decode steps"
-        said = replace(most, title=title, details=(busy, *most.details))
+        kind = most.kind if most.kind in _MENDED else "serving host"
+        said = replace(most, kind=kind, title=title, details=(busy, *most.details))
         return [said if cost is most else cost for cost in costs]
 
     def _graphs(self) -> list[Cost]:
@@ -130,17 +138,15 @@ class Serving:
         replayed = decode.filter(pl.col("graph_ratio") >= _HARDLY)["dur_ns"].median()
         lasting = f"They take {duration(_number(eager['dur_ns'].median()))}"
         lasting += "" if replayed is None else f", others {duration(_number(replayed))}"
-        return [Cost("serving graphs", title, None, (lasting, advice), "show batches")]
+        return [Cost("serving graphs", title, _idle_ns_of(eager), (lasting, advice), "show batches")]
 
     def _padding(self) -> list[Cost]:
         """Empty places in decode steps that are filled up to a captured size."""
         decode = self._decode().filter(pl.col("padded_ratio").is_not_null() & (pl.col("padded_ratio") < 1))
         if decode.is_empty():
             return []
-        places = pl.col("n_requests") * pl.col("padded_ratio") / (1 - pl.col("padded_ratio"))
-        empty, used = (
-            float(x or 0) for x in decode.select(places.sum().alias("empty"), used=pl.col("n_requests").sum()).row(0)
-        )
+        places = decode.select(empty=empty_places().sum(), used=pl.col("n_requests").sum())
+        empty, used = (float(x or 0) for x in places.row(0))
         if empty < _PADDED * (empty + used):
             return []
         law = laws(self.each).filter((pl.col("kind") == "decode") & pl.col("per_request_ns").is_not_null())
@@ -177,7 +183,7 @@ class Serving:
         """Tokens that are chosen on the host while the device is idle."""
         rows, work = timed_batches(self.trace.spans, self.trace.tracks)
         spans = self.trace.spans.filter(pl.col("category").is_in(_HOST_CATEGORIES))
-        spans = spans.filter(map_names(spans["name"], lambda name: _SAMPLING.search(name) is not None, pl.Boolean()))
+        spans = spans.filter(map_names(spans["name"], is_sampling, pl.Boolean()))
         low, high = int(rows["ts_ns"].to_numpy().min()), int((rows["from_ns"] + rows["dur_ns"]).to_numpy().max())
         idle = gaps(union(work["ts_ns"].to_numpy(), work["end_ns"].to_numpy()), low, high)
         starts = spans["ts_ns"].to_numpy()
@@ -186,7 +192,12 @@ class Serving:
             return []
         title = f"Sampling on the host: the device is idle in {duration(ns / rows.height)} a batch of it"
         advice = "→ sample on the device: no penalties, grammars or processors of logits that run in Python"
-        return [Cost("serving sampling", title, None, (advice,), "show user-ranges")]
+        return [Cost("serving sampling", title, ns, (advice,), "show user-ranges")]
+
+
+def _idle_ns_of(rows: pl.DataFrame) -> float:
+    """The time of batches in which the device is idle."""
+    return float((rows["dur_ns"] * (1 - rows["busy_ratio"])).sum())
 
 
 def _in_pieces(decode: pl.DataFrame) -> list[Cost]:
@@ -196,7 +207,7 @@ def _in_pieces(decode: pl.DataFrame) -> list[Cost]:
     graphs, launches = (round(_number(decode[name].median())) for name in ("n_graphs", "n_launches"))
     title = f"Decode replays its graph in pieces: {graphs:,} graphs and {launches - graphs:,} other launches a step"
     advice = "→ capture whole steps: cudagraph_mode FULL_AND_PIECEWISE or FULL_DECODE_ONLY of vLLM"
-    return [Cost("serving graphs", title, None, (advice,), "show batches")]
+    return [Cost("serving graphs", title, _idle_ns_of(decode), (advice,), "show batches")]
 
 
 def _number(value: object) -> float:
@@ -222,6 +233,36 @@ def _known(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.select(c for c in frame.columns if frame[c].null_count() < frame.height)
 
 
+def cache_costs(trace: Trace) -> list[Cost]:
+    """That the KV cache is too small, by the metrics of an engine or by requests that it stopped for others."""
+    metric = pl.col("metric").cast(pl.String)
+    known = trace.counters.filter(metric.str.contains(_OF_CACHE)).sort("ts_ns", nulls_last=False)
+
+    def values(pattern: str) -> pl.DataFrame:
+        held = known.filter(metric.str.contains(pattern)).group_by("metric", "device")
+        return held.agg(
+            first=pl.col("value").first(), last=pl.col("value").last(), most=pl.col("value").max(), n=pl.len()
+        )
+
+    peak = _number(values(_CACHE_USE)["most"].max())
+    counted_up = values(_PREEMPTED).select(
+        pl.when(metric.str.ends_with("_total") & (pl.col("n") > 1)).then(pl.col("last") - pl.col("first"))
+        .otherwise("most").clip(0)
+    ).to_series()  # fmt: skip
+    stopped = max(sum_of(counted_up), sum_of(trace.requests["n_preemptions"].drop_nulls()))
+    if peak < _FULL and not stopped:
+        return []
+    title = "The KV cache is too small for the requests that run at once"
+    title += f": it is {percent(min(peak, 1.0))} full at its peak" if peak >= _FULL else ""
+    details = [
+        f"{counted(round(stopped), 'time')} a request was stopped for others, and its tokens computed again later"
+    ]
+    details = details if stopped else []
+    waiting = _number(values(_WAITING)["most"].max())
+    details += [f"Up to {counted(round(waiting), 'request')} waited to run"] if waiting else []
+    return [Cost("serving cache", title, None, (*details, _CACHE_ADVICE), "show counters" if peak else "show requests")]
+
+
 def summary_of_requests(trace: Trace) -> Summary:
     """What requests took, of files that hold nothing else."""
     blocks = request_blocks(trace)
@@ -234,7 +275,9 @@ def summary_of_requests(trace: Trace) -> Summary:
     has_clock = trace.meta.origin_unix_ns is not None and times.len() > 0
     return Summary(
         trace.meta,
-        recorded_ns=int(np.ptp(times.to_numpy())) if has_clock else 0,
+        recorded_ns=(recorded_ns := int(np.ptp(times.to_numpy())) if has_clock else 0),
+        windows_ns=(max(recorded_ns, 1),),
+        costs=tuple(cache_costs(trace)),
         tables=tuple(blocks),
         quality=lacks_of_issues(trace.issues),
         issues=trace.issues,

@@ -10,7 +10,7 @@ from stepscope.analyses.ranks.calls import RankCalls, first_calls, rank_calls
 from stepscope.core import files
 from stepscope.core.errors import MissingTable
 from stepscope.core.report import Finding
-from stepscope.core.units import counted, duration, percent
+from stepscope.core.units import counted, duration, percent, sum_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 #: Collective calls of all ranks that a report analyses: more would take many seconds and over half a gigabyte.
 MOST_CALLS = 1_000_000
 _SHOWN = 3
+#: Ranks with that much more than the mean of tokens make experts uneven.
+_UNEVEN = 1.1
 _IN_PHASE = {"forward": "in the forward pass", "backward": "in the backward pass", "optimizer": "in the optimizer"}
 _FACTS = (
     "rank", "kind", "cause", "lateness_ns", "blame_ns", "share_ratio", "confidence", "pattern", "phase", "since_step",
@@ -67,7 +69,34 @@ def stragglers_among(packs: Sequence[bytes], *, step_ns: float | None) -> Stragg
     if len(rows) > _SHOWN:
         more = f"and {counted(len(rows) - _SHOWN, 'more rank or link', 'more ranks or links')} that cost less"
         findings[-1] = replace(findings[-1], details=(*findings[-1].details, more))
+    findings += _uneven_experts(parts, step_ns)
     return Stragglers(tuple(findings), tuple({name: row[name] for name in _FACTS} for row in rows), compared=True)
+
+
+def _uneven_experts(parts: Sequence[RankCalls], step_ns: float | None) -> list[Finding]:
+    """That experts get uneven loads, if that makes ranks wait."""
+    from stepscope.analyses.ranks.experts import experts
+
+    if not any((part.calls["kind"] == "alltoall").any() for part in parts):
+        return []
+    try:
+        layers = experts(parts)
+    except MissingTable:
+        return []
+    waited = sum_of(layers["total_wait_ns"])
+    ratio = sum_of(layers["most_bytes"] * layers["n"]) / max(sum_of(layers["received_bytes"] * layers["n"]), 1)
+    if ratio < _UNEVEN or not waited:
+        return []
+    n_steps = max(part.calls["step"].drop_nulls().n_unique() for part in parts)
+    each_ns = waited / n_steps if n_steps else waited
+    worst = layers.row(0, named=True)
+    wait = f"Ranks wait {duration(each_ns)} {'a step' if n_steps else 'in all'} for the results of others, on the mean"
+    most = f"Layer {worst['layer']} costs most: rank {worst['rank']} gets {worst['imbalance_ratio']:.2f} times"
+    advice = "→ spread experts anew or copy busy ones: --enable-eplb of vLLM and SGLang; in training, a balancing loss"
+    title = f"Experts are loaded unevenly: who gets most tokens gets {ratio:.2f} times the mean"
+    share = each_ns / step_ns if step_ns and n_steps else None
+    label = "per step" if n_steps else "in all"
+    return [Finding(title, (wait, f"{most} the mean", advice), each_ns, label, share, "show experts")]
 
 
 def _unpacked(packs: Sequence[bytes]) -> list[RankCalls]:

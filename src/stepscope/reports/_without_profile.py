@@ -19,7 +19,7 @@ from stepscope.core.remedies import Recording, remedy
 from stepscope.core.report import Block, Note
 from stepscope.core.units import counted, duration, percent
 from stepscope.reports._quality import lacks_of_issues
-from stepscope.reports._serving import facts_of_requests, request_blocks
+from stepscope.reports._serving import cache_costs, facts_of_requests, request_blocks
 from stepscope.reports._summary import Cost, Lack, Summary, of_whole_run
 from stepscope.reports._tables import kernel_block
 
@@ -96,7 +96,7 @@ def summary_of_counters(trace: Trace) -> Summary:
     python = python_block(trace)
     lack = _NO_PROFILE if python else _SCHEDULED if waits else _ONLY
     tables = (*request_blocks(trace), *python, *waits, block)
-    costs = _starved(trace, last - first)
+    costs = (*_starved(trace, last - first), *cache_costs(trace))
     return Summary(
         trace.meta,
         recorded_ns=last - first,

@@ -32,7 +32,7 @@ from stepscope.reports._host import has_host_work, host_time
 from stepscope.reports._job import job_of
 from stepscope.reports._quality import lacks_of_issues, quality
 from stepscope.reports._results import summarise_results
-from stepscope.reports._serving import Serving, request_blocks, summary_of_requests
+from stepscope.reports._serving import Serving, cache_costs, request_blocks, summary_of_requests
 from stepscope.reports._stragglers import MOST_CALLS, packed_calls
 from stepscope.reports._summary import AHEAD, SLOWEST_STEPS, TALK, Cost, Memory, Scope, Summary, of_whole_run, scope_of
 from stepscope.reports._tables import kernel_block, name_block, operator_block, track_block
@@ -189,7 +189,7 @@ def summarise(trace: Trace) -> Summary:
     costs += advice_costs(facts, memory, trace.devices, costs)
     if (trace.issues["code"] == SERIALISED).any():  # the recorder made the device wait, and not the program
         costs = [cost for cost in costs if not cost.kind.startswith(("idle", "rule device_underused"))]
-    costs = costs if serving is None else serving.costs(costs)
+    costs = [*(costs if serving is None else serving.costs(costs)), *cache_costs(trace)]
     costs = _with_gains(trace, costs, scope.whole_ns / max(len(scope.lows), 1))
     first, last = recorded(spans)
     return Summary(
@@ -222,6 +222,11 @@ _MENDED = {
     "idle sync": ("sync: removed",),
     "idle launching": ("launch: free",),
     "memcpy": ("copies: free",),
+    "serving host": ("host: free", "launch: free"),
+    "serving graphs": ("launch: graphs",),
+    "serving padding": ("padding: removed",),
+    "serving prefill": ("prefill: removed",),
+    "serving sampling": ("sampling: free",),
 }
 
 

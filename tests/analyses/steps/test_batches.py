@@ -78,6 +78,17 @@ def test_single_batches_that_take_ten_times_as_long_do_not_bend_the_law():
     assert law["per_kv_token_ns"] == pytest.approx(50, rel=0.01)
 
 
+def test_batches_in_which_no_model_ran_are_counted_and_no_error_of_the_law():
+    at, rows = 0, []
+    for i in range(40):
+        us = 9 if i % 10 == 9 else 2000 + 10 * (i % 7 + 1)
+        rows.append((f"step[DECODE bs={i % 7 + 1}]", at, 5, at, us))
+        at += us + 10
+    (law,) = batches(run(*rows), TABLE_OF_TRACKS, by="law").to_dicts()
+    assert (law["n_batches"], law["n_empty"]) == (40, 4)
+    assert law["error_ratio"] < 0.001
+
+
 def test_too_few_batches_have_no_law():
     spans = run(*[("step[DECODE bs=4]", 100 * i, 10, 100 * i + 10, 20) for i in range(11)])
     assert batches(spans, TABLE_OF_TRACKS, by="law").is_empty()

@@ -70,6 +70,21 @@ class Batch:
         return self.context.q + self.generation.q
 
 
+_SAMPLING = re.compile(
+    r"(?i)(?:^|[./ _(])(?:sampler?|sampling|sample_tokens?|logits_processors?|apply_penalties|apply_\w*bitmask)"
+    r"(?:$|[./: (])"
+)
+
+
+def is_sampling(name: str) -> bool:
+    """Whether an operator, function or range of this name chooses tokens.
+
+    >>> is_sampling("vllm/v1/sample/sampler.py(55): forward"), is_sampling("resample")
+    (True, False)
+    """
+    return _SAMPLING.search(name) is not None
+
+
 _NOTHING = Part(0, 0, 0, 0, 0)
 
 

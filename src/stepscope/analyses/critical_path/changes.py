@@ -10,14 +10,17 @@ from itertools import pairwise
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
+from stepscope.analyses.common.batch_names import is_sampling
 from stepscope.analyses.common.device_work import COMMUNICATION, COMPUTATION, MEMCPY
 from stepscope.analyses.critical_path.longest_path import KIND_CODE, KINDS, divided, kinds_of
 from stepscope.analyses.critical_path.replay import COPY, GUESSED, QUEUE, SYNC, Changes, Program, unchanged
 from stepscope.analyses.critical_path.threads import LONG_AGO, Threads
-from stepscope.analyses.critical_path.work import WAITS, Work
+from stepscope.analyses.critical_path.work import WAITS, Work, called_within
+from stepscope.analyses.steps.batches import factors_without
 from stepscope.core.errors import StepscopeError
-from stepscope.core.intervals import Bools, Intervals, Ints, difference, locate, union
+from stepscope.core.intervals import Bools, Intervals, Ints, difference, union
 from stepscope.core.names import FUSIBLE, KERNEL_CLASSES, is_launch_call, kernel_class, map_names
 from stepscope.core.schema import CATEGORIES
 
@@ -175,6 +178,9 @@ SUBJECTS = {
     "host": ("2x", "free"),
     "bandwidth": ("2x",),
     "device": ("2x", "free", "fused"),
+    "padding": ("removed",),
+    "prefill": ("removed",),
+    "sampling": ("2x", "free"),
     "ranks": ("no stragglers",),
 }
 #: Subjects that no recording answers, and why.
@@ -250,7 +256,7 @@ def changed(program: Program, wanted: Sequence[Change]) -> Changes:
     taken = np.zeros(program.work.row.size, np.bool_)
     for change in wanted:
         if change.subject == OF_RANKS:
-            raise StepscopeError(f"{str(change)!r} needs the traces of all ranks", "name the folder of the job, alone")
+            raise StepscopeError(f"{str(change)!r} needs the traces of all ranks", "name the folder of the job")
         result, mine = _with(program, result, change, taken)
         taken |= mine
     return result
@@ -272,6 +278,11 @@ def _with(program: Program, changes: Changes, change: Change, taken: Bools) -> t
         host = _on_host(replace(changes, host=host), nodes, _GRAPH_NODE_NS)
         host = _on_host(replace(changes, host=host), held, 0.0)
         return replace(changes, without_waiting=stopped, host=host, captured=captured), taken & False
+    if change.subject in ("padding", "prefill"):
+        factors, held = _without(program, change.subject)
+        _require(change, (factors < 1).any())
+        durations = np.where(taken, changes.work, changes.work * factors)
+        return replace(changes, work=durations, host=_on_host(changes, held, 0.0)), factors < 1
     mine, held = _concerned(program, change)
     if change.change == "fused":
         mine, held = _fused(program, mine)
@@ -318,14 +329,14 @@ def _spoken_of(program: Program, change: Change) -> tuple[Bools, list[Intervals]
         mine = map_names(spans["name"].gather(work.row), matches, pl.Boolean()).to_numpy() & (work.sort != MEMCPY)
     elif change.subject in ("op", "range", "self"):
         held = list(_named_on_host(program, change))
-        mine = called_within(work, held)
+        mine = called_within(spans, work, held)
     elif change.subject == "launch":
         rows = np.flatnonzero(work.call >= 0)
         loading = union(_warmed_up(work, rows, rows), work.returned[rows])  # which is not what launches usually cost
         calls = _spans_like(spans, threads, is_launch_call, ("runtime", "driver"))
         held = [difference(times, loading) for times in calls]
-    elif change.subject == "loader":
-        held = _fetches(program)
+    elif change.subject in ("loader", "sampling"):
+        held = _fetches(program) if change.subject == "loader" else _sampling(program)
     elif change.subject == "sync":
         held = list(_of_kind(spans, threads, "sync"))
         _require(change, bool(program.graph.moments.at.size))
@@ -355,6 +366,22 @@ def _fetches(program: Program) -> list[Intervals]:
         if is_known:
             held[thread] = nowhere(threads)[thread]
     return held
+
+
+def _sampling(program: Program) -> list[Intervals]:
+    """The times in which threads choose tokens."""
+    of_program = ("operator", "python", "user_range", "module")
+    return list(_spans_like(program.spans, program.threads, is_sampling, of_program))
+
+
+def _without(program: Program, what: str) -> tuple[NDArray[np.float64], list[Intervals]]:
+    """Factors of the device work without `padding` or `prefill`, and the times of threads in batches that are gone."""
+    work, threads = program.work, program.threads
+    frame = pl.DataFrame({"launch_id": work.call, "ts_ns": work.start, "end_ns": work.end})
+    called = pl.when(pl.col("launch_id") >= 0).then("launch_id").cast(pl.UInt32)
+    factors, gone = factors_without(what, program.spans, frame.with_columns(launch_id=called))
+    of_tracks = (gone.filter(pl.col("track_id") == int(track)) for track in threads.track)
+    return factors, [union(mine["ts_ns"].to_numpy(), mine["end_ns"].to_numpy()) for mine in of_tracks]
 
 
 def _named_on_host(program: Program, change: Change) -> Iterator[Intervals]:
@@ -453,15 +480,6 @@ def _fused(program: Program, concerned: Bools) -> tuple[Bools, list[Intervals]]:
         for rows in [np.flatnonzero(gone & (work.thread == thread) & (work.call >= 0))]
     ]
     return gone, held
-
-
-def called_within(work: Work, held: Sequence[Intervals]) -> Bools:
-    """The device work whose calls begin within these times on their threads."""
-    mine = np.zeros(work.row.size, np.bool_)
-    for thread, times in enumerate(held):
-        rows = np.flatnonzero(work.thread == thread)
-        mine[rows] = locate(times, work.called[rows]) >= 0
-    return mine
 
 
 def _is_named(wanted: str) -> Callable[[str], bool]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,8 +14,10 @@ from stepscope.analyses.common.span_lookup import of_spans
 from stepscope.analyses.critical_path.changes import Change, change_of, changed
 from stepscope.analyses.critical_path.critical_path import recorded_work
 from stepscope.analyses.critical_path.forward_pass import SOURCE
+from stepscope.analyses.critical_path.questions import applicable, concerns
 from stepscope.analyses.critical_path.replay import (
     LOADER,
+    MEDIAN,
     QUEUE,
     Changes,
     Graph,
@@ -29,9 +30,8 @@ from stepscope.analyses.critical_path.replay import (
 from stepscope.analyses.critical_path.threads import LONG_AGO, Threads, host_threads
 from stepscope.analyses.critical_path.windows import RECORDING, Windows, path_windows
 from stepscope.analyses.critical_path.work import KERNEL_WAIT, NOTHING
-from stepscope.core.errors import MissingTable, StepscopeError
-from stepscope.core.intervals import Ints, covered, own_lengths
-from stepscope.core.names import map_names
+from stepscope.core.errors import MissingTable
+from stepscope.core.intervals import Ints, covered
 from stepscope.core.report import Gain
 from stepscope.core.schema import ARROWS, DEVICE_WORK, EVENT_WAITS, OPS, STEPS
 from stepscope.core.table import Column, Table
@@ -181,26 +181,47 @@ def _unknown(program: Program, wanted: Sequence[Change], changes: Changes, *, is
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Changes of one program, what they save of a step at most in ns, and the replay with them.
+
+    The replay is given the quantile of the lags of dependencies that held nothing up.
+    """
+
+    changes: Changes
+    most_ns: float
+    replay: Callable[[float], Replay]
+
+
+def scenario_of(program: Program, wanted: Sequence[Change]) -> Scenario:
+    """The scenario of a program that is replayed alone. Raises StepscopeError if a change concerns nothing in it."""
+    changes = changed(program, wanted)
+    return Scenario(
+        changes, most_saved(program, changes), lambda spare: replace(program.graph, spare=spare).run(changes)
+    )
+
+
 def scenario(program: Program, wanted: Sequence[Change]) -> dict[str, object]:
     """The row of one scenario."""
     return with_parts(program, wanted)[0]
 
 
-def with_parts(program: Program, wanted: Sequence[Change]) -> tuple[dict[str, object], dict[str, float]]:
+def with_parts(
+    program: Program, wanted: Sequence[Change], played: Scenario | None = None
+) -> tuple[dict[str, object], dict[str, float]]:
     """The row of one scenario, and how the critical path of its median step divides into _PARTS, in ns."""
-    changes, graph, windows = changed(program, wanted), program.graph, program.windows
+    played = scenario_of(program, wanted) if played is None else played
+    changes, graph, windows, most = played.changes, program.graph, program.windows, played.most_ns
     recorded = windows.high - windows.low
     step_ns = float(recorded.mean())
-    run = graph.run(changes)
+    run = played.replay(MEDIAN)
     # What was queued before the recording shortens the first steps of a replay, so the later ones are measured.
     steady = slice(recorded.size // 2, None)
-    most = _most_saved(program, changes)
     means = [_within_reason(step_ns, step_ns * graph.period(run, steady), most)]
     if means[0] < (1 - _NO_GAIN) * step_ns:
-        looser = (replace(graph, spare=spare) for spare in _SPARE)
-        periods = (other.period(other.run(changes), steady) for other in looser)
+        periods = (graph.period(played.replay(spare), steady) for spare in _SPARE)
         means += [_within_reason(step_ns, step_ns * period, most) for period in periods]
-    is_model = any(change.change == "graphs" for change in wanted)
+    is_model = any(change.change == "graphs" or change.subject == "padding" for change in wanted)
     reason = _unknown(program, wanted, changes, is_gain=means[0] < (1 - _NO_GAIN) * step_ns)
     if reason == _CALLS_UNKNOWN:
         means[0] = max(step_ns - most, 0.0)
@@ -229,7 +250,7 @@ def with_parts(program: Program, wanted: Sequence[Change]) -> tuple[dict[str, ob
     return row, spent
 
 
-def _most_saved(program: Program, changes: Changes) -> float:
+def most_saved(program: Program, changes: Changes) -> float:
     """The time that the changes take away from a mean step: its work, its host time and its waits, in ns.
 
     No step can gain more, as its longest path loses no more than what is taken away.
@@ -284,7 +305,7 @@ def gains(tables: Sequence[pl.DataFrame], questions: Sequence[Sequence[str]], st
     if not questions or tables[0]["track_id"].n_unique() > _MOST_TRACKS:
         return [None] * len(questions)
     program = near_median_program(*tables)
-    asked = ([change for text in texts if _concerns(change := change_of(text), program)] for texts in questions)
+    asked = ([change for text in texts if concerns(change := change_of(text), program)] for texts in questions)
     rows = ((scenario(program, wanted), wanted) if wanted else None for wanted in asked)
     return [None if row is None else _gain(*row, step_ns) for row in rows]
 
@@ -312,15 +333,6 @@ def _gain(row: Mapping[str, Any], wanted: Sequence[Change], step_ns: float) -> G
     basis = row["basis"], row["reason"], row["binds_next"]
     gained = 1 - predicted_ns / step_ns if step_ns else 0.0
     return Gain(question, step_ns, predicted_ns, gained, low_ns, high_ns, *basis)
-
-
-def _concerns(change: Change, program: Program) -> bool:
-    """Whether the recording has anything that the change speaks of."""
-    try:
-        changed(program, [change])
-    except StepscopeError:
-        return False
-    return True
 
 
 #: A quick answer replays the step of median length and so many around it that all together have so many spans.
@@ -402,12 +414,6 @@ def _width(lengths: Ints) -> float:
     return max(_LEAST_WIDTH, 2 * float(lengths.std(ddof=1) / lengths.mean()) / float(np.sqrt(lengths.size)))
 
 
-#: Questions that are asked of every recording, if it has what they are about.
-_ALWAYS = (
-    "launch: free", "launch: graphs", "loader: hidden", "sync: removed", "copies: free", "comm: free",
-    "comm: overlapped", "bandwidth: 2x", "device: fused", "device: free", "host: free",
-)  # fmt: skip
-_LARGEST = 5
 #: Questions that only bound what others can gain.
 _LIMITS = ("device: free", "host: free")
 
@@ -426,63 +432,6 @@ def standard(program: Program) -> list[dict[str, object]]:
 
 def _group(row: Mapping[str, Any]) -> int:
     return 2 if row["scenario"] in _LIMITS else int(row["basis"] == "modelled" or row["reason"] == _TRAFFIC_UNKNOWN)
-
-
-def applicable(program: Program) -> list[list[Change]]:
-    """The standard questions that the recording has an answer to."""
-    return [wanted for wanted in questions(program) if all(_concerns(change, program) for change in wanted)]
-
-
-def questions(program: Program) -> Iterator[list[Change]]:
-    """The changes of each standard question."""
-    work, spans, threads = program.work, program.spans, program.threads
-    lengths = pl.Series(work.end - work.start)
-    names = spans["name"].gather(work.row)
-    for name in _longest(map_names(names, _family, pl.String()), lengths):
-        yield [Change("kernel", _pattern(name, names.unique(), rf"\b{re.escape(name)}\b"), "2x")]
-    ops = of_spans(spans, spans["op_id"].gather(work.row), "name")
-    if not work.row.size:
-        is_op = pl.Series(spans["category"].gather(threads.row) == "operator")
-        ops = spans["name"].gather(threads.row).filter(is_op)
-        lengths = pl.Series(own_lengths(threads.start, threads.end, threads.parent)).filter(is_op)
-    known = spans.filter(pl.col("category") == "operator")["name"].unique()
-    for name in _longest(ops.cast(pl.String), lengths):
-        yield [Change("op", _pattern(name, known, f"^{re.escape(name)}$"), "2x")]
-    for text in _ALWAYS:
-        yield [change_of(text)]
-
-
-#: Longer names are shortened, if enough of them is left to say which is meant.
-_READABLE = 24
-
-
-def _pattern(name: str, known: pl.Series, exact: str) -> str:
-    """The shortest pattern for a name that matches the same of the `known` names as the exact one."""
-    wanted = known.cast(pl.String).drop_nulls()
-    matching = wanted.filter(wanted.str.contains(exact))
-    short = [name[: end.start()] for end in re.finditer("_", name) if end.start() >= _READABLE]
-    likely = wanted.filter(wanted.str.contains(min(short, key=len, default=name), literal=True)).to_list()
-    for pattern in (*short, name, re.escape(name), f"{re.escape(name)}$"):
-        try:
-            search = re.compile(pattern).search
-        except re.error:
-            continue
-        if [one for one in likely if search(one)] == matching.to_list():
-            return pattern
-    return exact
-
-
-def _family(name: str) -> str:
-    """The function that a kernel is a variant of: its name without what it returns, where it is, and its parameters."""
-    bare = name.replace("(anonymous namespace)", "").removeprefix("void ").lstrip(":")
-    return re.split(r"[<(]", bare, maxsplit=1)[0].rpartition("::")[2].strip() or name
-
-
-def _longest(names: pl.Series, lengths: pl.Series) -> list[str]:
-    """The names with the most time."""
-    spent = pl.DataFrame({"name": names, "ns": lengths}).drop_nulls("name")
-    sums = spent.group_by("name").agg(pl.col("ns").sum()).sort("ns", "name", descending=[True, False])
-    return sums["name"].head(_LARGEST).to_list()
 
 
 def scaled(rows: pl.DataFrame, measured_ns: int | None) -> pl.DataFrame:

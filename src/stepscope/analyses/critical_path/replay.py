@@ -54,7 +54,9 @@ from stepscope.core.names import kernel_class, map_names
 
 Edges = tuple[Ints, Ints, Floats]  # from, to, how long after
 #: How often lengths of computation follow from where communication runs, which follows from them.
-_TURNS = 6
+TURNS = 6
+#: The quantile of the lags of their kind that dependencies get which held nothing up.
+MEDIAN = 0.5
 Lags = Literal["recorded", "pooled", "other steps"]
 
 
@@ -129,7 +131,7 @@ class Graph:
     origin: int
     lags: Lags
     contention: Contention | None = None
-    spare: float = 0.5  # quantile of the lags that dependencies get which held nothing up
+    spare: float = MEDIAN  # quantile of the lags that dependencies get which held nothing up
     shape: list[Shape] = field(default_factory=list)  # filled by the first run, as are the nodes before times
     last: dict[str, Ints] = field(default_factory=dict)
 
@@ -144,7 +146,7 @@ class Graph:
         run, wanted, contention = self._run(changes), changes.work, self.contention
         if contention is None or not contention.share:
             return run
-        for _ in range(_TURNS):
+        for _ in range(TURNS):
             start = run.times[1 : self.work.start.size + 1]
             factors = contention.factors(self.work, wanted, start, run.ended)
             if np.abs((factors - changes.work) * (self.work.end - self.work.start)).max() < 1:
@@ -154,15 +156,29 @@ class Graph:
         return run
 
     def _run(self, changes: Changes) -> Replay:
-        reached = _on_threads(self, changes, self.moments.thread, self.moments.at)
+        reached = self.reached(changes)
+        edges, _ = self.edges(changes, reached)
+        return self.replay(changes, reached, self._forward(*edges), edges)
+
+    def reached(self, changes: Changes) -> Floats:
+        """When each moment's thread would get there after the origin, if it never waited, in ns."""
+        return _on_threads(self, changes, self.moments.thread, self.moments.at)
+
+    def edges(self, changes: Changes, reached: Floats) -> tuple[Edges, Bools]:
+        """All dependencies with these changes, and which of them begin at the end of work."""
         parts = [*_of_work(self, changes, reached), *_of_moments(self, changes, reached)]
-        from_, to, after = (np.concatenate(column) for column in zip(*parts, strict=True))
-        times = self._forward(from_, to, after)
+        room = _of_queue(self, changes)
+        from_, to, after = (np.concatenate(column) for column in zip(*parts, room, strict=True))
+        ends = (from_ >= 1) & (from_ <= self.work.start.size) & (np.arange(from_.size) < from_.size - room[0].size)
+        return (from_, to, after), ends
+
+    def replay(self, changes: Changes, reached: Floats, times: Floats, edges: Edges) -> Replay:
+        """The run with these changes in which nodes happen at these times, in ns."""
         bounds = np.concatenate((self.windows.begin, self.windows.end))
         node, since = positions(self, changes, reached, "bounds", np.tile(self.windows.main, 2), bounds)
         begin, end = np.split(times[node] + since, 2)
         ended = times[1 : self.work.start.size + 1] + (self.work.end - self.work.start) * changes.work
-        return Replay(times, begin, end, ended, (from_, to, after))
+        return Replay(times, begin, end, ended, edges)
 
     def _forward(self, from_: Ints, to: Ints, after: Floats) -> Floats:
         """The earliest time of each node, in ns."""
@@ -396,9 +412,6 @@ def _of_moments(graph: Graph, changes: Changes, reached: Floats) -> Iterator[Edg
     is_self = from_ >= node[rows]
     gone = reached[rows] - np.where(follows, np.roll(reached, 1), 0.0)[rows]
     yield np.where(is_self, previous[rows], from_), node[rows], np.where(is_self, gone, after)
-    rows = np.flatnonzero((moments.work >= 0) & (moments.kind == QUEUE))
-    room = moments.lag[rows] + (-np.inf if QUEUE in changes.without_waiting else 0.0)
-    yield moments.work[rows] + 1, node[rows], room.astype(np.float64)
     yield from _of_loader(graph, changes, node)
     rows = np.flatnonzero((moments.work >= 0) & (moments.kind != QUEUE))
     one = moments.work[rows]
@@ -412,6 +425,14 @@ def _of_moments(graph: Graph, changes: Changes, reached: Floats) -> Iterator[Edg
     rows = np.flatnonzero(moments.source >= 0)
     from_, after = positions(graph, changes, reached, "handoffs", moments.source[rows], moments.at[rows])
     yield from_, node[rows], after
+
+
+def _of_queue(graph: Graph, changes: Changes) -> Edges:
+    """When the launch queue has room: once work begins."""
+    moments = graph.moments
+    rows = np.flatnonzero((moments.work >= 0) & (moments.kind == QUEUE))
+    room = moments.lag[rows] + (-np.inf if QUEUE in changes.without_waiting else 0.0)
+    return moments.work[rows] + 1, rows + 1 + graph.work.start.size, room.astype(np.float64)
 
 
 def _of_loader(graph: Graph, changes: Changes, node: Ints) -> Iterator[Edges]:

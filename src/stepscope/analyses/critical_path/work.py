@@ -7,16 +7,16 @@ a long gap in which other work ran on the device, it waited for that work: for i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.common.span_lookup import of_spans
+from stepscope.analyses.common.span_lookup import is_captured, of_spans
 from stepscope.analyses.critical_path.threads import FAR_OFF, LONG_AGO, LONG_GAP_NS, Threads, last_ended, latest
-from stepscope.core.intervals import Bools, Ints
+from stepscope.core.intervals import Bools, Intervals, Ints, locate
 from stepscope.core.names import map_names
 
 #: What held up a piece of work: previous work of its stream, work of another stream, its launch, or unknown.
@@ -121,6 +121,21 @@ def rows_of(spans: pl.DataFrame, ids: pl.Series) -> Ints:
     else:
         rows = of_spans(spans.select("span_id", row=pl.int_range(pl.len(), dtype=pl.Int64)), ids, "row")
     return rows.fill_null(-1).to_numpy()
+
+
+def called_within(spans: pl.DataFrame, work: Work, held: Sequence[Intervals]) -> Bools:
+    """The device work that was called for within these times on the threads that queued it.
+
+    In a replayed graph that is when its operator stands in the call.
+    """
+    operator = rows_of(spans, spans["op_id"].gather(work.row))
+    in_graph = is_captured(spans)[operator] & (operator >= 0) if spans.height else operator >= 0
+    called = np.where(in_graph, spans["ts_ns"].to_numpy()[operator], work.called)
+    mine = np.zeros(work.row.size, np.bool_)
+    for thread, times in enumerate(held):
+        rows = np.flatnonzero(work.thread == thread)
+        mine[rows] = locate(times, called[rows]) >= 0
+    return mine
 
 
 def calls_like(spans: pl.DataFrame, wanted: Callable[[str], bool]) -> Ints:

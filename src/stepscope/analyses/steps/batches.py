@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -15,7 +16,7 @@ from stepscope.analyses.costs.kernel_costs import uses_matrix_units
 from stepscope.analyses.costs.op_costs import priced
 from stepscope.analyses.costs.roofline import Roofs, roofs_of, with_roofs
 from stepscope.core.errors import MissingTable
-from stepscope.core.intervals import union_by
+from stepscope.core.intervals import Bools, union_by
 from stepscope.core.names import is_graph_launch, map_names
 from stepscope.core.schema import DEVICES, KERNELS, OPS, TRACKS
 from stepscope.core.table import Column, Table
@@ -26,6 +27,8 @@ _RANGES = ("user_range", "device_range")
 #: A law is fitted to at least this many batches of a kind, and checked on parts that it was not fitted to.
 _LEAST_BATCHES, _PARTS = 12, 4
 _ROUNDS, _EXACT = 30, 1e-3
+#: An engine also steps with nothing to run. A model that runs reads its weights, which takes more than that part.
+_EMPTY = 0.1
 _TERMS = ("n_requests", "n_tokens", "kv_tokens")
 
 BATCHES = Table(
@@ -58,6 +61,7 @@ BATCHES = Table(
         Column("per_request_ns", pl.Float64(), "time for one more request (by law)", "ns"),
         Column("per_token_ns", pl.Float64(), "time for one more new token (by law)", "ns"),
         Column("per_kv_token_ns", pl.Float64(), "time for one more token to attend to (by law)", "ns"),
+        Column("n_empty", pl.Int64(), "batches that took less than a tenth of that: no model ran (by law)"),
         Column("error_ratio", pl.Float64(), "mean error on batches that it was not fitted to (by law)", "ratio"),
     ),
 )  # fmt: skip
@@ -87,7 +91,8 @@ def batches(
 
     By law, durations are fitted as base + requests + new tokens + tokens attended to, each with a weight that is not
     negative, so that the sum of absolute relative errors is least. The error is that of a law fitted without the
-    quarter of batches that it is tried on. There is no row for kinds with fewer than 12 batches.
+    quarter of batches that it is tried on. Batches that took less than a tenth of what the law says ran no model: they
+    are counted (`n_empty`), and are no part of the error. There is no row for kinds with fewer than 12 batches.
 
     `hardware` and `accelerator` are those of `roofline`.
 
@@ -106,7 +111,7 @@ def batches(
     return result.select(_COLUMNS[by])
 
 
-_OF_LAW = ("base_ns", "per_request_ns", "per_token_ns", "per_kv_token_ns", "error_ratio")
+_OF_LAW = ("base_ns", "per_request_ns", "per_token_ns", "per_kv_token_ns", "n_empty", "error_ratio")
 _ALL = [column.name for column in BATCHES.columns if column.name not in _OF_LAW]
 _COLUMNS: dict[By, list[str]] = {
     "batch": [c for c in _ALL if c not in ("n_batches", "p90_ns")],
@@ -121,13 +126,22 @@ def timed_batches(spans: pl.DataFrame, tracks: pl.DataFrame) -> tuple[pl.DataFra
     `from_ns` is when a batch begins: at its start on the host, or when the device work before it is done. Units: ns.
     Raises MissingTable (no range names a batch).
     """
+    rows, work = with_work(spans, device_work(spans, tracks, needed_by=None))
+    work = work.filter(pl.col("step").is_not_null())
+    return _launched(rows, work, spans), work
+
+
+def with_work(spans: pl.DataFrame, work: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """A row per batch in order with its times, and the work with its batch (`step`, null outside of all).
+
+    `launch_id` of the work is a row of `spans`. Raises MissingTable (no range names a batch).
+    """
     rows = _ranges(spans)
     if rows.is_empty():
         hint = "record the engine with its annotations on, as docs/serving.md says"
         raise MissingTable("ranges of batches", needed_by="batches", hint=hint)
-    work = device_work(spans, tracks, needed_by=None)
-    work = work.with_columns(step=_batch_of_work(work, spans, rows)).filter(pl.col("step").is_not_null())
-    return _launched(_timed(rows, work), work, spans), work
+    work = work.with_columns(step=_batch_of_work(work, spans, rows))
+    return _timed(rows, work.drop_nulls("step")), work
 
 
 def _ranges(spans: pl.DataFrame) -> pl.DataFrame:
@@ -287,6 +301,47 @@ def of_kinds(rows: pl.DataFrame) -> pl.DataFrame:
     ).rename({"median_ns": "dur_ns"}).sort("total_ns", "kind", descending=[True, False])  # fmt: skip
 
 
+def empty_places() -> pl.Expr:
+    """How many places of a batch are filled up to the stated size, of requests in decode."""
+    padded = pl.when(pl.col("padded_ratio") < 1).then("padded_ratio")
+    return pl.col("n_requests") * padded / (1 - padded)
+
+
+def factors_without(what: str, spans: pl.DataFrame, work: pl.DataFrame) -> tuple[Floats, pl.DataFrame]:
+    """Factors of the device work of batches without `padding` or without `prefill`, and the batches that are gone.
+
+    Of a decode batch, empty places take what a request takes by the law of its duration. Without prefill, batches that
+    read prompts are gone, and those that do both take as long as the median decode batch. All factors are 1 where no
+    range names a batch. `work` is as in `with_work`.
+    """
+    try:
+        rows, work = with_work(spans, work)
+    except MissingTable:
+        return np.ones(work.height), spans.clear().select("track_id", "ts_ns", end_ns="ts_ns")
+    length = pl.col("end_ns") - pl.col("ts_ns")
+    sums = work.drop_nulls("step").group_by("step").agg(work_ns=length.sum().cast(pl.Float64))
+    rows = rows.with_row_index("step").cast({"step": pl.Int32}).join(sums, "step", how="left", maintain_order="left")
+    rows = rows.with_columns(factor=_without_padding(rows) if what == "padding" else _without_prefill(rows))
+    of_work = work.join(rows.select("step", "factor"), on="step", how="left", maintain_order="left")
+    return of_work["factor"].fill_null(1.0).to_numpy(), rows.filter((pl.col("factor") == 0) & (what == "prefill"))
+
+
+def _without_padding(rows: pl.DataFrame) -> pl.Expr:
+    law = laws(rows).filter((pl.col("kind") == "decode") & pl.col("per_request_ns").is_not_null())
+    each_ns = 0.0 if law.is_empty() else float(law["per_request_ns"][0])
+    is_known = (pl.col("kind") == "decode") & (pl.col("work_ns") > 0)
+    saved = empty_places() * each_ns / pl.col("work_ns")
+    return pl.when(is_known).then((1 - saved).clip(0, 1)).otherwise(1.0).fill_null(1.0)
+
+
+def _without_prefill(rows: pl.DataFrame) -> pl.Expr:
+    usual = rows.filter(pl.col("kind") == "decode")["work_ns"].median()
+    if not isinstance(usual, float):  # no decode batch, which would gain
+        return pl.lit(1.0)
+    mixed = (usual / pl.col("work_ns")).clip(0, 1).fill_null(1.0)
+    return pl.when(pl.col("kind") == "prefill").then(0.0).when(pl.col("kind") == "mixed").then(mixed).otherwise(1.0)
+
+
 def laws(rows: pl.DataFrame) -> pl.DataFrame:
     """Of the batches, as by batch, a row per kind: the weights of its law, and its error on batches left out."""
     laws = []
@@ -296,25 +351,52 @@ def laws(rows: pl.DataFrame) -> pl.DataFrame:
             terms.remove("n_tokens")
         if part.height < _LEAST_BATCHES or not (part["dur_ns"] > 0).all():
             continue
-        x = np.column_stack([np.ones(part.height), *(part[c].to_numpy().astype(np.float64) for c in terms)])
         y = part["dur_ns"].to_numpy().astype(np.float64)
         # Parts are runs of batches, not every fourth one: neighbours are alike.
         part_of = np.arange(part.height) * _PARTS // part.height
-        errors = [
-            np.abs(x[part_of == k] @ _weights(x[part_of != k], y[part_of != k]) / y[part_of == k] - 1)
-            for k in range(_PARTS)
-        ]
-        weights = dict(zip(("base_ns", *terms), _weights(x, y).tolist(), strict=True))
+        expected = np.zeros(part.height)
+        for k in range(_PARTS):
+            weights = law_of(part.filter(part_of != k), terms)
+            expected[part_of == k] = expected_ns(part.filter(part_of == k), terms, weights)
+        ran = ~is_empty(y, expected)
+        weights = law_of(part, terms)
+        of_term = dict(zip(("base_ns", *terms), weights.tolist(), strict=True))
         laws.append({
-            "kind": kind, "n_batches": part.height, "base_ns": weights["base_ns"],
-            "per_request_ns": weights.get("n_requests"), "per_token_ns": weights.get("n_tokens"),
-            "per_kv_token_ns": weights.get("kv_tokens"), "error_ratio": float(np.concatenate(errors).mean()),
+            "kind": kind, "n_batches": part.height, "base_ns": of_term["base_ns"],
+            "per_request_ns": of_term.get("n_requests"), "per_token_ns": of_term.get("n_tokens"),
+            "per_kv_token_ns": of_term.get("kv_tokens"), "n_empty": int((~ran).sum()),
+            "error_ratio": float(np.abs(expected[ran] / y[ran] - 1).mean()) if ran.any() else None,
         })  # fmt: skip
     schema = {name: BATCHES.column(name).dtype for name in _COLUMNS["law"]}
     return pl.DataFrame(laws, schema)
 
 
-def _weights(x: Floats, y: Floats) -> Floats:
+def law_of(rows: pl.DataFrame, terms: Sequence[str]) -> Floats:
+    """The base and the weight of each term, in ns, with which durations (`dur_ns`, above 0) are met best.
+
+    Batches that ran no model would count most among relative errors, so those of a first fit are absolute.
+    """
+    x, y = _design(rows, terms), rows["dur_ns"].to_numpy().astype(np.float64)
+    ran = ~is_empty(y, x @ _weights(x, y, y))
+    return _weights(x[ran], y[ran], np.ones(int(ran.sum())))
+
+
+def expected_ns(rows: pl.DataFrame, terms: Sequence[str], weights: Floats) -> Floats:
+    """How long batches should take by a law."""
+    expected: Floats = _design(rows, terms) @ weights
+    return expected
+
+
+def is_empty(took_ns: Floats, expected_ns: Floats) -> Bools:
+    """Which batches ran no model: they took less than a tenth of what a batch of that size takes."""
+    return took_ns < _EMPTY * expected_ns
+
+
+def _design(rows: pl.DataFrame, terms: Sequence[str]) -> Floats:
+    return np.column_stack([np.ones(rows.height), *(rows[c].to_numpy().astype(np.float64) for c in terms)])
+
+
+def _weights(x: Floats, y: Floats, importance: Floats) -> Floats:
     """The weights, none negative, with the least sum of absolute relative errors: a term that would be is left out.
 
     Least squares would follow single batches that took ten times as long, or hardly any time.
@@ -323,7 +405,7 @@ def _weights(x: Floats, y: Floats) -> Floats:
     while True:
         scaled = x[:, used] / y[:, None]
         scale = np.where((largest := np.abs(scaled).max(axis=0)) > 0, largest, 1.0)
-        solution = _least_absolute(scaled / scale)
+        solution = _least_absolute(scaled / scale, importance)
         if (solution >= 0).all() or len(used) == 1:
             weights: Floats = np.zeros(x.shape[1])
             weights[used] = solution / scale
@@ -331,13 +413,13 @@ def _weights(x: Floats, y: Floats) -> Floats:
         del used[int(np.argmin(solution))]
 
 
-def _least_absolute(terms: Floats) -> Floats:
+def _least_absolute(terms: Floats, importance: Floats) -> Floats:
     """The factors with which the terms are nearest to 1 by absolute error: least squares, weighted again and again."""
-    weight = np.ones(len(terms))
+    weight = importance**2  # least squares of what is important
     for _ in range(_ROUNDS):
         root = np.sqrt(weight)
         solution, *_ = np.linalg.lstsq(terms * root[:, None], root, rcond=None)
-        weight = 1 / np.maximum(np.abs(terms @ solution - 1), _EXACT)
+        weight = importance / np.maximum(np.abs(terms @ solution - 1), _EXACT)
     return np.asarray(solution)
 
 

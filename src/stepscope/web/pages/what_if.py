@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import JSONResponse, Response
 
 from stepscope.analyses.critical_path.changes import change_of
-from stepscope.analyses.critical_path.predictions import applicable, near_median_program, tables_of, with_parts
+from stepscope.analyses.critical_path.predictions import near_median_program, tables_of, with_parts
+from stepscope.analyses.critical_path.questions import applicable
 from stepscope.core.errors import StepscopeError
 from stepscope.core.units import duration, percent
 from stepscope.renderers import figures
