@@ -172,3 +172,27 @@ def test_a_page_has_the_verdict_its_figure_and_what_was_named(run, tmp_path):
     assert "data-figure" in text
     assert run("compare", *SIDES, "--table", "parts", "-o", str(tmp_path / "parts.html")).code == 0
     assert 'id="figure-parts"' in (tmp_path / "parts.html").read_text()
+
+
+def served(folder, ttft, n=2):
+    """A profile, and requests to the engine in another place."""
+    folder.mkdir()
+    span = {"ph": "X", "cat": "user_annotation", "name": "x", "pid": 1, "tid": 1, "ts": 5.0, "dur": 2e6}
+    (folder / "profile.json").write_text(json.dumps({"schemaVersion": 1, "traceEvents": [span]}))
+    measured = folder.parent / f"{folder.name}.jsonl"
+    measured.write_text("\n".join([json.dumps({"ttft": ttft, "e2e_latency": 2 * ttft})] * n))
+    return str(folder), str(measured)
+
+
+def test_each_run_has_requests_of_its_own_or_both_have_the_same(run, tmp_path):
+    (before, slow), (after, fast) = served(tmp_path / "before", 0.4), served(tmp_path / "after", 0.1)
+    words = ("compare", before, after, "--table", "requests", "--format", "csv", "--requests")
+
+    def ttft(*paths):
+        lines = [line.split(",") for line in run(*words, *paths).out.splitlines()]
+        row = dict(zip(lines[0], next(line for line in lines[1:] if line[0] == "ttft"), strict=True))
+        return float(row["base_mean_ns"]), float(row["other_mean_ns"])
+
+    assert ttft(slow, "--requests", fast) == (400e6, 100e6)
+    assert ttft(slow) == (400e6, 400e6)
+    assert run(*words, *[slow, "--requests"] * 2, slow).code == 2

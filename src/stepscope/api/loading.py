@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -79,6 +79,15 @@ class FileOpener:
 
     def __reduce__(self) -> tuple[object, ...]:
         return FileOpener, (self.side, self.kernel_counters, self.max_bytes, None)
+
+
+def with_side_files(
+    opener: Callable[[str], Trace], *, capture: str | None, requests: str | None
+) -> Callable[[str], Trace]:
+    """The opener of a run's files, with another capture and other requests; one that opens no files stays as it is."""
+    if not isinstance(opener, FileOpener):
+        return opener
+    return replace(opener, side=replace(opener.side, capture=capture, requests=requests))
 
 
 def named_as(names: Sequence[str], paths: Sequence[str], opener: FileOpener) -> tuple[str, ...]:

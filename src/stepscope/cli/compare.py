@@ -92,6 +92,22 @@ def command(
     ] = None,
     force: Force = False,
     counters: Counters = None,
+    capture: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATH",
+            help="A capture of replayed graphs, as in report. Twice: of the base, of the other.",
+            show_default=False,
+        ),
+    ] = None,
+    requests: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATH",
+            help="Requests to the engine, as in report. Twice: of the base, of the other.",
+            show_default=False,
+        ),
+    ] = None,
     max_bytes: MaxBytes = None,
     no_progress: NoProgress = False,
 ) -> None:
@@ -102,6 +118,7 @@ def command(
     other single folder, and three or more runs, are grouped by what their processes do.
     """
     from stepscope.api import comparing, verbs
+    from stepscope.api.loading import with_side_files
     from stepscope.core.trace import Run
 
     if fail_on is not None and _GATE.fullmatch(fail_on) is None:
@@ -110,15 +127,17 @@ def command(
     left, right = _base_and_other(paths or [], base or [], other or [])
     renderer = renderer_for(format_name, output, "terminal")
     settings: dict[str, Any] = {"counters": counters, "max_bytes": max_bytes, "no_progress": no_progress}
-    with opened([*left, *right], **settings) as run:
+    captures, measured = _of_each(capture, "--capture"), _of_each(requests, "--requests")
+    with opened([*left, *right], capture=captures[0], requests=measured[0], **settings) as run:
         check_target(output, run.paths, force=force)
         if right:
             # Not parts of `run`: a file that is on both sides is only once in it.
             _, options = comparing.split_options(run.named)
             one, two = verbs.load_run(left), verbs.load_run(right)
+            other_opener = with_side_files(run.open_trace, capture=captures[1], requests=measured[1])
             runs = (
                 Run(one.paths, run.open_trace, (*one.named, *options)),
-                Run(two.paths, run.open_trace, two.named),
+                Run(two.paths, other_opener, two.named),
             )
         elif len(left) == 1 and (is_case := comparing.split_case(run)) is not None:
             runs = is_case
@@ -138,6 +157,13 @@ def command(
     if fail_on is not None and (reason := _failed(result, fail_on)):
         complain(f"failed: {reason}", colour=typer.colors.RED)
         raise typer.Exit(GATE_FAILED)
+
+
+def _of_each(paths: list[str] | None, option: str) -> tuple[str | None, str | None]:
+    """What belongs to the base and to the other: a single path belongs to both."""
+    if paths is not None and len(paths) > 2:
+        raise typer.BadParameter("give it once, or for the base and for the other", param_hint=option)
+    return (paths[0], paths[-1]) if paths else (None, None)
 
 
 def _base_and_other(paths: list[str], base: list[str], other: list[str]) -> tuple[list[str], list[str]]:

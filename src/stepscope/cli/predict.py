@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from stepscope.cli._output import check_target, complain, emit, renderer_for, screen
-from stepscope.cli._run import Force, MaxBytes, NoProgress, Output, Paths, opened
+from stepscope.cli._run import Capture, Force, MaxBytes, NoProgress, Output, Paths, opened
 from stepscope.core.errors import StepscopeError
 
 SETTINGS: dict[str, Any] = {"short_help": "Say what a change is worth.", "options_metavar": "[OPTIONS]"}
@@ -36,6 +36,7 @@ def command(
     ] = None,
     output: Output = None,
     force: Force = False,
+    capture: Capture = None,
     max_bytes: MaxBytes = None,
     no_progress: NoProgress = False,
 ) -> None:
@@ -52,7 +53,7 @@ def command(
     renderer = renderer_for(format_name, output, "table")
     if renderer.table is None:
         raise typer.BadParameter(f"a table is not written as {renderer.name}", param_hint="--format")
-    with opened(arguments, max_bytes=max_bytes, no_progress=no_progress) as run:
+    with opened(arguments, capture=capture, max_bytes=max_bytes, no_progress=no_progress) as run:
         check_target(output, run.paths, force=force)
         frame = verbs.predict(run, changes or (), measured_step=measured_step, on_missing=_left_out)
     reasons = frame["reason"].drop_nulls().unique(maintain_order=True)

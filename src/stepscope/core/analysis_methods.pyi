@@ -301,6 +301,12 @@ class AnalysisMethods:
         """Collectives matched across ranks: size, bandwidth, transfer, waits, who arrived last, what does not match."""
     def message_sizes(self) -> pl.DataFrame:
         """How many collectives there are of each size, in bins that double, and how fast they are."""
+    def experts(
+        self,
+        *,
+        by: Literal['layer', 'rank'] = 'layer',
+    ) -> pl.DataFrame:
+        """How evenly experts load the ranks, by the all-to-alls that bring them tokens, and what unevenness costs."""
     def parallel_groups(self) -> pl.DataFrame:
         """Process groups and what they are for: tensor, data, pipeline, expert parallelism."""
     def clock_offsets(self) -> pl.DataFrame:
