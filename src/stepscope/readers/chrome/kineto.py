@@ -27,7 +27,7 @@ from stepscope.readers.chrome.events import category_of
 from stepscope.readers.chrome.parts import decode_in_parts
 from stepscope.readers.chrome.side_tables import side_columns, stacks_from_frames, stacks_from_texts
 from stepscope.readers.chrome.spans import arrow_ends, build_spans, host_arrows, launch_arrows, to_ns
-from stepscope.readers.chrome.tracks import Tracks, build_tracks
+from stepscope.readers.chrome.tracks import Tracks, build_tracks, by_appearance
 from stepscope.readers.common.categories import by_name, without_repeats_of_hccl
 from stepscope.readers.common.columns import ABSENT, nullable, text_column, torch_npu_arguments, whole_number
 from stepscope.readers.common.source import IssueLog, give_back, no_collection
@@ -71,6 +71,7 @@ def read(source: Source) -> Trace:
     with no_collection():
         decoded = decode_in_parts(source, issues) or decode(source, issues)
         columns, meta = decoded.columns, decoded.meta
+        columns.track_order = by_appearance(columns)
         rank = _rank(meta, source.path)
         tables, origin_ns = build_tables(columns, meta, issues, rank=rank, host=_host(meta), path=source.path)
     give_back(source.n_bytes)

@@ -132,7 +132,7 @@ def build_tracks(
     rows: dict[tuple[Any, ...], int] = {}
     of_key = np.empty(len(columns.tracks), np.uint32)
     keys = list(columns.tracks)
-    for i in _by_appearance(columns):
+    for i in columns.track_order or range(len(keys)):
         key = keys[i]
         lane = key[2] if len(key) == 3 else None
         device, stream = (_ordinal(key[2]), key[3]) if len(key) == 4 else (None, None)
@@ -183,14 +183,14 @@ def build_tracks(
     return Tracks(tracks, devices.table(), of_key, category, is_device, talking, devices.by_index())
 
 
-def _by_appearance(columns: Columns) -> list[int]:
+def by_appearance(columns: Columns) -> list[int]:
     """The numbers of the tracks: first those of complete events, in the order of their first ones, then the others.
 
     The order in which a block of events gave the numbers depends on where the text was cut into blocks.
     """
     groups = (columns.spans, columns.edges, columns.samples, columns.memory, columns.flows)
-    seen = dict.fromkeys(int(i) for group in groups for block in group["track"].blocks for i in _first_ones(block))
-    return list(seen | dict.fromkeys(range(len(columns.tracks))))  # of the rest nothing is left, as of empty counters
+    used = dict.fromkeys(int(i) for group in groups for block in group["track"].blocks for i in _first_ones(block))
+    return list(used | dict.fromkeys(range(len(columns.tracks))))  # of the rest nothing is left, as of empty counters
 
 
 def _first_ones(values: NDArray[np.uint32]) -> NDArray[np.uint32]:
