@@ -7,6 +7,8 @@ import gym_jobs
 import pytest
 from gym import Answer, Run
 
+from stepscope.comparison.model import CATEGORIES
+
 
 def answer(fault, change, *causes, job="image"):
     return Answer(Run(job, fault, 1), "0 1", "different", change, causes)
@@ -49,3 +51,8 @@ def test_the_table_counts_by_size_and_lists_what_is_not_right():
     text = gym.table(rows).splitlines()
     assert "| image | 3 | 1 of 2 (50 %) | 1 of 2 (50 %) | 0 of 0 | 0 of 1 (0 %) | 0 of 0 |" in text
     assert text[-1] == "| image: garbage | 1 | +20% | python_gc | slow_tail |"
+
+
+@pytest.mark.parametrize("fault", gym.FAULTS)
+def test_each_fault_has_a_name_that_compare_can_say(fault):
+    assert any(cause in CATEGORIES for cause in gym.FAULTS[fault].causes)

@@ -14,6 +14,8 @@ from stepscope.cli._run import seconds_of
 from stepscope.core.errors import StepscopeError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from stepscope.record import Recorded, Ring
 
 SETTINGS: dict[str, Any] = {
@@ -85,6 +87,13 @@ def command(
     dump: Annotated[
         str | None, typer.Option(metavar="DIR", help="Make the running recording with --keep into DIR dump now.")
     ] = None,
+    repeat: Annotated[
+        int, typer.Option(min=1, max=99, help="Record the command so many times, into folders of -o DIR.")
+    ] = 1,
+    against: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Record the command of this recording too, in turns: compare -o DIR then."),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier recording in DIR.")] = False,
 ) -> None:
     """Run a job, or join a running one, and record it into a folder. Read it with stepscope report DIR.
@@ -99,15 +108,12 @@ def command(
         return
     if not output:
         raise typer.BadParameter("name a folder for the recording", param_hint="-o DIR")
+    in_turns = repeat > 1 or against is not None
     _check(is_command=bool(command_line), is_joined=pid is not None, duration=duration, trigger=trigger)
+    _check_start(is_joined=pid is not None, trigger_hang=trigger_hang, memory_snapshot=memory_snapshot, turns=in_turns)
     hang_s = None if trigger_hang is None else _seconds(trigger_hang, "--trigger-hang")
-    if hang_s is not None and pid is not None:
-        why = f"needs a command that `record` starts; of a running job ask: stepscope hang --pid {pid}"
-        raise typer.BadParameter(why, param_hint="--trigger-hang")
     if memory and (pid is not None or no_profiler):
         raise typer.BadParameter("needs a profile, and only a job that `record` starts has one", param_hint="--memory")
-    if memory_snapshot and pid is not None:
-        raise typer.BadParameter("needs a job that `record` starts", param_hint="--memory-snapshot")
     more: dict[str, Any] = {
         "hz": hz,
         "sched": sched,
@@ -119,12 +125,17 @@ def command(
     if pid is not None:
         seconds = None if duration is None else _seconds(duration, "--duration")
         done = record.attach(pid, output, seconds=seconds, **more)
+        _tell(done, output)
     else:
         wanted = None if no_profiler else _steps(steps)
         times = _window(window) if window and not no_profiler else None
         more |= {"memory": memory, "memory_snapshots": memory_snapshot, "hang_s": hang_s}
-        done = record.run(list(command_line or ()), output, steps=wanted, window=times, **more)
-    _tell(done, output)
+        more |= {"steps": wanted, "window": times}
+        if in_turns:
+            done = _in_turns(more, list(command_line or ()), output, repeat, against)
+        else:
+            done = record.run(list(command_line or ()), output, **more)
+            _tell(done, output)
     if done.exit_code is not None:
         raise typer.Exit(done.exit_code)
     if done.problems:
@@ -139,6 +150,34 @@ def _check(*, is_command: bool, is_joined: bool, duration: str | None, trigger: 
     if trigger is not None and is_joined:
         why = "needs a command that `record` starts, because the steps of a running process are not known"
         raise typer.BadParameter(why, param_hint="--trigger")
+
+
+def _check_start(*, is_joined: bool, trigger_hang: str | None, memory_snapshot: bool, turns: bool) -> None:
+    """Options that need a command which `record` starts."""
+    if trigger_hang is not None and is_joined:
+        why = "needs a command that `record` starts; of a running job ask: stepscope hang --pid N"
+        raise typer.BadParameter(why, param_hint="--trigger-hang")
+    if memory_snapshot and is_joined:
+        raise typer.BadParameter("needs a job that `record` starts", param_hint="--memory-snapshot")
+    if turns and is_joined:
+        raise typer.BadParameter("needs a command that `record` starts", param_hint="--repeat, --against")
+
+
+def _in_turns(options: dict[str, Any], command_line: list[str], output: str, n: int, against: str | None) -> Recorded:
+    """Record the command several times, in turns with that of an earlier recording; the last recording."""
+    from stepscope import record
+    from stepscope.record import repeats
+
+    def one(command: Sequence[str], folder: Path) -> Recorded:
+        return record.run(command, folder, **options)
+
+    earlier = None if against is None else repeats.Earlier.of(Path(against), command_line)
+    for path, done in repeats.repeated(one, command_line, Path(output), n, earlier):
+        _tell(done, str(path))
+        last = done
+    if sys.stderr.isatty() and earlier is not None:
+        complain(f"compare the two: stepscope compare {output}")
+    return last
 
 
 def _dump(folder: str, *, is_only_option: bool) -> None:

@@ -1,7 +1,7 @@
 """Each resource's mean in each cycle: from counter samples, from scheduling, and from the allocator's events.
 
 Samples are held until the next one and averaged over time. Scheduling spans and allocations are exact and replace what
-counters say about the same metric.
+counters say about the same metric. Where stacks were sampled, the functions of the main thread count as one, too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ import polars as pl
 
 from stepscope.analyses.common.sampled import means, pieces_of, resources_of, series_of, spread_of
 from stepscope.analyses.common.windows import HOST
+from stepscope.analyses.program.python_stacks import python_stacks
 from stepscope.comparison.model import BLOCKER, OBSERVED_COUNTERS, PROCESS, RESOURCES
+from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import reached
 from stepscope.core.schema import COUNTERS
 
@@ -202,3 +204,20 @@ def _displaced(counters: pl.DataFrame, cycles: pl.DataFrame) -> str:
         f"all are at least {off / _SECOND:,.1f} s {side} them{zone}" if off > 0 else "they pause while the cycles run"
     )
     return f"no counter sample was taken during the cycles ({where}): counters are not used"
+
+
+def python_functions(trace: Trace, pid: int | None, low_ns: int) -> pl.DataFrame | None:
+    """Each Python function's own share of the main thread's time from `low_ns` on, as sampled; None without stacks.
+
+    Columns: function, share_ratio (0..1), n_samples (of the whole thread).
+    """
+    if pid is None:
+        return None
+    samples = trace.stack_samples
+    mine = samples.filter((pl.col("tid") == pl.col("pid")) & (pl.col("pid") == pid) & (pl.col("ts_ns") >= low_ns))
+    try:
+        functions = python_stacks(mine, trace.stacks, by="function")
+    except MissingTable:
+        return None
+    n_samples = mine.filter(~pl.col("on_gil"))["n_samples"].sum()
+    return functions.filter(pl.col("share_ratio") > 0).select("function", "share_ratio", n_samples=pl.lit(n_samples))

@@ -34,7 +34,7 @@ CATEGORIES = (
     "cpu_contention", "cpu_frequency", "gpu_frequency", "interconnect_nvlink", "interconnect_pcie", "network",
     "disk_io", "data_loading", "host_overhead", "slow_operator", "slow_kernel", "python_gc", "gil_contention",
     "memory_growth", "memory_pressure", "straggler_rank", "workload_change",
-    "periodic_work", "slow_tail", "growing_steps", "thread_oversubscription",
+    "periodic_work", "slow_tail", "growing_steps", "thread_oversubscription", "lock_contention",
     "compilation", "layout_copies", "none",
 )  # fmt: skip
 #: Operators that multiply matrices: a linear layer may be addmm, or mm and add.

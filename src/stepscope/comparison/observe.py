@@ -20,7 +20,6 @@ from stepscope.analyses.common.processes import of_each
 from stepscope.analyses.common.span_lookup import at_or_around
 from stepscope.analyses.cycles.cycles import Cycles, find_cycles, host_bounds
 from stepscope.analyses.cycles.functions import functions_of, own_of
-from stepscope.analyses.program.python_stacks import python_stacks
 from stepscope.analyses.steps.step_breakdown import divided
 from stepscope.comparison._observe_counters import observe_counters
 from stepscope.comparison._observe_results import observe_results
@@ -31,6 +30,7 @@ from stepscope.comparison._resources import (
     counters_around,
     cycle_remarks,
     held_by_tensors,
+    python_functions,
     replaced,
     scheduled,
 )
@@ -53,7 +53,7 @@ from stepscope.comparison.model import (
     Observation,
 )  # fmt: skip
 from stepscope.comparison.whole_run import run_resources, timed_steps
-from stepscope.core.errors import MissingTable, StepscopeError
+from stepscope.core.errors import StepscopeError
 from stepscope.core.names import is_sync_call, map_names
 from stepscope.core.schema import DEVICE_WORK
 from stepscope.core.trace import Results, Trace
@@ -154,23 +154,6 @@ def _threads(trace: Trace) -> pl.Series:
         marked = busiest.mode().sort().head(1)
     backward = spans["track_id"].filter(spans["name"].is_in(autograd.implode()))
     return pl.concat([marked.unique(), backward.unique()]).unique()
-
-
-def python_functions(trace: Trace, pid: int | None, low_ns: int) -> pl.DataFrame | None:
-    """Each Python function's own share of the main thread's time from `low_ns` on, as sampled; None without stacks.
-
-    Columns: function, share_ratio (0..1), n_samples (of the whole thread).
-    """
-    if pid is None:
-        return None
-    samples = trace.stack_samples
-    mine = samples.filter((pl.col("tid") == pl.col("pid")) & (pl.col("pid") == pid) & (pl.col("ts_ns") >= low_ns))
-    try:
-        functions = python_stacks(mine, trace.stacks, by="function")
-    except MissingTable:
-        return None
-    n_samples = mine.filter(~pl.col("on_gil"))["n_samples"].sum()
-    return functions.filter(pl.col("share_ratio") > 0).select("function", "share_ratio", n_samples=pl.lit(n_samples))
 
 
 def workload_of(trace: Trace, functions: Functions, own: Own, is_complete: NDArray[np.bool_]) -> pl.DataFrame:

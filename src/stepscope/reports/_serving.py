@@ -81,7 +81,7 @@ class Serving:
         facts = []
         for row in self.kinds.iter_rows(named=True):
             kind, tokens, mbu = row["kind"], row["tokens_per_s"], row["mbu_ratio"]
-            what = "decode step" if kind == "decode" else kind
+            what = {"decode": "decode step", "mixed": "mixed batch"}.get(kind, kind)
             amount = (row["n_requests"], "request") if kind == "decode" else (row["n_tokens"], "token")
             parts = [f"{what} {duration(row['dur_ns'])}"]
             parts[0] += f" for {counted(amount[0], amount[1])}" if amount[0] else ""
@@ -236,7 +236,8 @@ def _known(frame: pl.DataFrame) -> pl.DataFrame:
 def cache_costs(trace: Trace) -> list[Cost]:
     """That the KV cache is too small, by the metrics of an engine or by requests that it stopped for others."""
     metric = pl.col("metric").cast(pl.String)
-    known = trace.counters.filter(metric.str.contains(_OF_CACHE)).sort("ts_ns", nulls_last=False)
+    of_cache = metric.str.contains(_OF_CACHE) & pl.col("value").is_finite()
+    known = trace.counters.filter(of_cache).sort("ts_ns", nulls_last=False)
 
     def values(pattern: str) -> pl.DataFrame:
         held = known.filter(metric.str.contains(pattern)).group_by("metric", "device")
@@ -245,6 +246,7 @@ def cache_costs(trace: Trace) -> list[Cost]:
         )
 
     peak = _number(values(_CACHE_USE)["most"].max())
+    peak = peak / 100 if peak > 1 else peak  # some state percent
     counted_up = values(_PREEMPTED).select(
         pl.when(metric.str.ends_with("_total") & (pl.col("n") > 1)).then(pl.col("last") - pl.col("first"))
         .otherwise("most").clip(0)

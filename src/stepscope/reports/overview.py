@@ -192,6 +192,7 @@ def summarise(trace: Trace) -> Summary:
     costs = [*(costs if serving is None else serving.costs(costs)), *cache_costs(trace)]
     costs = _with_gains(trace, costs, scope.whole_ns / max(len(scope.lows), 1))
     first, last = recorded(spans)
+    lacks = quality(trace, scope, None if device is None else device.work)
     return Summary(
         meta=trace.meta,
         recorded_ns=last - first,
@@ -209,7 +210,7 @@ def summarise(trace: Trace) -> Summary:
         notes=(*_whole_run(trace), *(() if device is None else (*device.notes, *_late(scope), *hardware_use(trace)))),
         costs=tuple(costs),
         tables=tuple(tables),
-        quality=(*quality(trace, scope, None if device is None else device.work), *no_mfu),
+        quality=(*(lack for lack in lacks if serving is None or lack.kind != "no_steps"), *no_mfu),
         issues=trace.issues,
         facts=() if serving is None else serving.facts(),
     )

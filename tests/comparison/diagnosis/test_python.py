@@ -2,10 +2,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from faulty_jobs import MS, Job, Op, case_of, categories, diagnosed, not_judged
+import polars as pl
+import pytest
+from faulty_jobs import MS, Job, Op, case_of, categories, diagnosed, not_judged, recorded
 
 from stepscope.comparison.diagnosis.case import views
 from stepscope.comparison.diagnosis.python import small_calls
+from stepscope.comparison.verdict import compare_runs
 
 BASE = Job()
 TINY = (Op("aten::abs", 2000, 0.006 * MS), Op("aten::item", 2017, 0.003 * MS, "[[]]"))
@@ -96,3 +99,46 @@ def test_values_that_are_read_count_with_what_makes_them():
 def test_a_pause_for_collections_is_told_with_how_often_it_comes():
     other = replace(BASE, every=5, rare_ms=120.0).levels(process_python_gc_time=6e8, process_python_gc_collections=2.0)
     assert "every" in diagnosed(BASE, other).causes[0].statement
+
+
+WAIT = "waits: with self.lock: (cache.py)"
+SLOW = replace(BASE, gaps_ms=25.0)
+
+
+def sampled(job, seed, **functions):
+    """A recording with these shares of the main thread's time; without any, no stacks were sampled."""
+    rows = {"function": list(functions), "share_ratio": list(functions.values())}
+    shares = pl.DataFrame(rows, schema={"function": pl.String, "share_ratio": pl.Float64})
+    observed = recorded(job, seed)
+    return replace(observed, python_functions=shares.with_columns(n_samples=500)) if functions else observed
+
+
+def compared(base, other):
+    return compare_runs([[base]], [[other]])
+
+
+def test_the_line_that_waits_is_named_with_its_time():
+    result = compared(sampled(BASE, 0, step=1.0), sampled(SLOW, 1, step=0.5, **{WAIT: 0.5}))
+    cause = result.causes[0]
+    assert cause.category == "lock_contention"
+    assert "with self.lock: (cache.py)" in cause.statement
+    assert cause.explained_ns == pytest.approx(result.step_time.delta, rel=0.3)
+    assert "python-stacks" in cause.advice
+
+
+def test_sleep_in_a_function_is_no_wait_for_a_lock():
+    result = compared(sampled(BASE, 0, step=1.0), sampled(SLOW, 1, step=0.5, throttle=0.5))
+    assert "lock_contention" not in [cause.category for cause in result.causes]
+
+
+def test_a_wait_that_the_base_has_too_is_no_cause():
+    result = compared(sampled(BASE, 0, **{WAIT: 1.0}), sampled(SLOW, 1, step=0.6, **{WAIT: 0.4}))
+    assert "lock_contention" not in [cause.category for cause in result.causes]
+
+
+def test_without_stacks_it_is_not_judged_and_says_what_to_record():
+    (row,) = [
+        row for row in compared(sampled(BASE, 0), sampled(SLOW, 1)).ruled_out if row.category == "lock_contention"
+    ]
+    assert not row.is_judged
+    assert "--stacks" in row.reason

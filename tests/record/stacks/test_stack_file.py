@@ -89,3 +89,44 @@ def test_a_full_disk_leaves_whole_members(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space"):
         file.flush()
     assert [row[0] for row in rows(tmp_path / "s.gz")] == ["kind"]
+
+
+@pytest.mark.parametrize(
+    ("line", "is_wait"),
+    [
+        ("with self._lock:", True),
+        ("with guard:", True),
+        ("with guard, other.mutex:", True),
+        ("with self.locks[3]:", True),
+        ("with self.lock_for(key):", True),
+        ("ready.acquire(timeout=3)", True),
+        ("with torch.no_grad():", False),
+        ("with model.block(3):", False),
+        ("with clock() as now:", False),
+        ("time.sleep(1)  # with lock:", False),
+        ("x = lock", False),
+    ],
+)
+def test_a_thread_at_a_line_that_takes_a_lock_waits_for_it(tmp_path, line, is_wait):
+    source = tmp_path / "job.py"
+    source.write_text(f"import time\n{line}\n")
+    file = StackFile(tmp_path / "s.gz")
+    file.add("W", (10, 5), 7, 7, (("<module>", str(source), 2),), 2)
+    file.flush()
+    file.close()
+    frames = [row[7] for row in rows(tmp_path / "s.gz") if row[0] == "F"]
+    assert frames == (["<module>", f"waits: {line}"] if is_wait else ["<module>"])
+
+
+def test_only_the_innermost_line_of_the_job_itself_counts(tmp_path):
+    source = tmp_path / "lib" / "python3.12" / "queue.py"
+    source.parent.mkdir(parents=True)
+    source.write_text("with self.mutex:\n    f()\n")
+    file = StackFile(tmp_path / "s.gz")
+    file.add("W", (10, 5), 7, 7, (("get", str(source), 1),), 2)
+    outer = tmp_path / "job.py"
+    outer.write_text("with lock:\n")
+    file.add("W", (15, 5), 7, 7, (("<module>", str(outer), 1), ("f", str(source), 2)), 2)
+    file.flush()
+    file.close()
+    assert not [row for row in rows(tmp_path / "s.gz") if row[7].startswith("waits")]

@@ -96,7 +96,7 @@ def _to_experts(job: Job) -> pl.DataFrame:
     ranks = np.array(job.ranks, np.int32)[job.rank]
     calls = job.calls.with_columns(rank=pl.Series(ranks), wait_ns=pl.Series(wait).fill_nan(None))
     calls = calls.filter(pl.col("kind").cast(pl.String) == "alltoall").drop_nulls(["in_bytes", "out_bytes"])
-    spread = {name: pl.col(name).max() / pl.col(name).mean() for name in ("in_bytes", "out_bytes")}
+    spread = {name: (pl.col(name).max() / pl.col(name).mean()).fill_nan(1.0) for name in ("in_bytes", "out_bytes")}
     each = calls.group_by("group", "exchange").agg(
         start=pl.col("start_ns").min(),
         step=pl.col("step").first(),

@@ -378,6 +378,7 @@ def law_of(rows: pl.DataFrame, terms: Sequence[str]) -> Floats:
     """
     x, y = _design(rows, terms), rows["dur_ns"].to_numpy().astype(np.float64)
     ran = ~is_empty(y, x @ _weights(x, y, y))
+    ran |= ~ran.any()
     return _weights(x[ran], y[ran], np.ones(int(ran.sum())))
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import polars as pl
-
 from stepscope.comparison.diagnosis import (
     cpu,
     gpu,
@@ -20,6 +18,7 @@ from stepscope.comparison.diagnosis import (
 )
 from stepscope.comparison.diagnosis.case import COLLECTIVES, Case, Judgement, Missing, Rule, Suspect, View, views
 from stepscope.comparison.diagnosis.change import ABSENT
+from stepscope.comparison.diagnosis.sampled import FUNCTIONS_SHOWN, grown
 from stepscope.comparison.diagnosis.straggler import straggler
 from stepscope.comparison.effects import effects
 from stepscope.comparison.model import Cause, Evidence, RuledOut
@@ -27,8 +26,6 @@ from stepscope.core import units
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-    from stepscope.comparison.model import Observation
 
 
 #: Every rule that judges one pair of processes.
@@ -58,6 +55,7 @@ FOLLOWS: dict[str, tuple[str, ...]] = {
         "python_gc",
         *_HOST,
     ),
+    "lock_contention": ("cpu_contention", "gil_contention", "slow_tail", "periodic_work", *_HOST),
     "layout_copies": ("workload_change", "memory_growth", "slow_operator", "host_overhead", "memory_pressure"),
     "cpu_contention": ("cpu_frequency", "gil_contention", *_HOST, *_OVER_TIME),
     "cpu_frequency": (*_HOST, *_OVER_TIME),
@@ -124,10 +122,6 @@ _LIKELY, _POSSIBLE = 0.89, 0.59
 _LEAST_SCORE = 0.05
 #: Causes that make the main thread spend time somewhere in Python.
 _WHERE = ("host_overhead", "slow_operator", "data_loading", "gil_contention", "disk_io")
-_FUNCTIONS_SHOWN = 2
-_LEAST_SAMPLES = 30
-#: A function counts if it grew by this many standard deviations of a sampled share, and by this part of the difference.
-_SIGMAS, _LEAST_PART = 3.0, 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,37 +358,8 @@ def with_functions(causes: Iterable[Cause], views: Sequence[View]) -> tuple[Caus
 
 def _with_functions(cause: Cause, views: Sequence[View]) -> Cause:
     view = next((view for view in views if view.pair.label == cause.process), views[0])
-    grown = [
+    where = [
         Evidence(f"time of the main thread in {name}, per cycle", "host", name, None, "ns", base, other)
-        for name, base, other in _grown(view)
+        for name, base, other in grown(view).head(FUNCTIONS_SHOWN).rows()
     ]
-    return replace(cause, evidence=(*cause.evidence, *grown))
-
-
-def _grown(view: View) -> list[tuple[str, float, float]]:
-    """Name of each function that really grew, and its time per cycle (ns) in the base and in the other run."""
-    base, other = _shares(view.pair.base), _shares(view.pair.other)
-    if base is None or other is None or not view.same_cycles or not view.step.is_known:
-        return []
-    both = base.join(other, on="function", how="full", coalesce=True, suffix="_other")
-    both = both.with_columns(pl.col("share", "share_other").fill_null(0.0), pl.col("n", "n_other").max())
-    columns = ("share", "n", view.step.base or 0.0), ("share_other", "n_other", view.step.other or 0.0)
-    scatter = sum(
-        (pl.col(share) * (1 - pl.col(share)) / pl.col(n) * step**2 for share, n, step in columns), pl.lit(0.0)
-    )
-    low, high = (pl.col(share) * step for share, _, step in columns)
-    both = both.select("function", low=low, high=high, delta=high - low, scatter=scatter.sqrt())
-    least = max(view.least_ns, _LEAST_PART * abs(view.delta_ns))
-    grown = both.filter((pl.col("delta") > least) & (pl.col("delta") > _SIGMAS * pl.col("scatter")))
-    grown = grown.sort("delta", "function", descending=[True, False]).head(_FUNCTIONS_SHOWN)
-    return grown.select("function", "low", "high").rows()
-
-
-def _shares(observations: Sequence[Observation]) -> pl.DataFrame | None:
-    """Each function's share, averaged over repeats; None with too few samples. Columns: function, share, n."""
-    frames = [each.python_functions for each in observations if each.python_functions is not None]
-    n_samples = sum(int(frame["n_samples"][0]) for frame in frames if frame.height)
-    if n_samples < _LEAST_SAMPLES:
-        return None
-    sums = pl.concat(frames).group_by("function").agg(share=pl.col("share_ratio").sum() / len(frames))
-    return sums.with_columns(n=pl.lit(n_samples))
+    return replace(cause, evidence=(*cause.evidence, *where))

@@ -60,6 +60,9 @@ def slow_tail(view: View) -> Judgement:
     wait = waited(view)
     if wait.delta > 0.5 * tails.added_ns:
         return RuledOut(name, f"in slow steps the process waits for a core: {span(wait.base, wait.other, 'ns')} a step")
+    if (wait.other or 0.0) > 0.5 * other.excess_ns:
+        text = f"the process waits for a core {units.duration(wait.other)} a step, which may be what makes steps slow"
+        return RuledOut(name, text, is_judged=False)
     share = units.percent(other.n_slow / other.n_steps)
     return view.suspect(
         name,

@@ -1,4 +1,4 @@
-"""Causes in the program's own Python: collections of garbage, many small calls, time between operators."""
+"""Causes in the program's own Python: collections, waits for locks, many small calls, time between operators."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from stepscope.comparison.diagnosis.case import (
 )
 from stepscope.comparison.diagnosis.change import Change, evidence, span
 from stepscope.comparison.diagnosis.io import blocked, blocked_evidence, waiting_for_disk
+from stepscope.comparison.diagnosis.sampled import grown, is_sampled
 from stepscope.comparison.model import PROCESS, RuledOut
 from stepscope.core import units
 from stepscope.core.names import SYNC_OPERATORS, is_graph_launch, is_sync_call, shorten
@@ -23,6 +24,8 @@ from stepscope.core.names import SYNC_OPERATORS, is_graph_launch, is_sync_call, 
 #: Dispatching, recording and launching an operator costs 5 to 20 µs. If its own time is less than a few times that, the
 #: call costs more than the work.
 SMALL_NS = 50_000.0
+#: How the recorder of stacks names the wait at a line that takes a lock.
+_WAITS = "waits: "
 _COLLECTED = ("process_python_gc_time", "python_gc_time")
 
 
@@ -72,6 +75,46 @@ def python_gc(view: View) -> Judgement:
         magnitude=spent.ratio,
         advice="make fewer objects that refer to themselves; gc.freeze() after start-up, gc.collect() at a"
         " moment of your own, or a higher gc.set_threshold()",
+    )
+
+
+def lock_contention(view: View) -> Judgement:
+    """The main thread waits for a lock that another thread of the job holds.
+
+    Necessary: samples of its stack show it at a line that takes a lock, for longer than in the base by 3 % of a cycle
+    and by a tenth of the added time. The time at such a line without a wait is less than a microsecond.
+    """
+    name = "lock_contention"
+    if not is_sampled(view):
+        return Missing(name, "Python stacks: stepscope record --stacks")
+    if not view.same_cycles or view.delta_ns <= 0:
+        return not_slower(name, view)
+    waits = grown(view).filter(pl.col("function").str.starts_with(_WAITS))
+    if waits.is_empty():
+        return RuledOut(name, "the main thread waits for no lock longer than in the base")
+    line = str(waits["function"][0]).removeprefix(_WAITS)
+    change = Change(float(waits["low"].sum()), float(waits["high"].sum()), is_real=True, unit="ns")
+    return view.suspect(
+        name,
+        f"The main thread waits for a lock {span(change.base, change.other, 'ns')} per cycle: {line}.",
+        change.delta,
+        0.9,
+        [
+            evidence(
+                f"time of the main thread at: {function}",
+                Change(low, high, is_real=True, unit="ns"),
+                role="necessary",
+                device="host",
+                name=function,
+                unit="ns",
+            )
+            for function, low, high in waits.rows()
+        ],
+        resource="lock",
+        device="host",
+        magnitude=change.ratio,
+        advice="see which thread holds it (stepscope show python-stacks --idle): let it copy under the lock, and save,"
+        " send or sleep without it",
     )
 
 
@@ -212,4 +255,4 @@ def graphs_differ(view: View) -> bool:
     return (base == 0) != (other == 0)
 
 
-RULES = (Rule("python_gc", python_gc), Rule("host_overhead", host_overhead))
+RULES = (Rule("python_gc", python_gc), Rule("lock_contention", lock_contention), Rule("host_overhead", host_overhead))

@@ -241,7 +241,7 @@ def _forked(works: list[Callable[[int], None]]) -> Iterator[list[Callable[[], mm
 
 
 def _be_child(work: Callable[[int], None], handle: int) -> None:
-    """Do the work and end: with status 0 if it is done. Of what fails the parent says what is wrong: it tries itself."""
+    """Do the work and end: with status 0 if it is done. If it fails, the parent tries itself and says what is wrong."""
     status = 1
     try:
         for number in (signal.SIGINT, signal.SIGTERM):

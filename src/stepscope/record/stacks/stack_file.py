@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import linecache
 import os
+import re
 import zlib
 from typing import TYPE_CHECKING
 
@@ -20,6 +22,13 @@ _MOST_BYTES = 1 << 29
 #: This many stacks are remembered, to write each only once. Then remembering starts again from none.
 _MOST_STACKS = 1 << 17
 _BLANKS = str.maketrans("\t\n\r", "   ")
+#: A line of the job that takes a lock: by name, or a context without a call, which only a lock can keep waiting long.
+#: The standard library's own locks guard queues, events and the ends of threads.
+_TAKES_LOCK = re.compile(
+    r"\.acquire\(|^(?:async\s+)?with\s+(?:[\w.\[\]]+\s*(?:\bas\b|,|:)|[^#]*(?<![bcBC])(?:[Ll]ock|LOCK|[Mm]utex|[Ss]emaphore))"
+)
+_LIBRARY = re.compile(r"/python\d+(?:\.\d+)?t?/(?!(?:site|dist)-packages/)|^<")
+_LONGEST_LINE = 80
 
 
 class StackFile:
@@ -71,7 +80,7 @@ class StackFile:
 
     def _stack(self, frames: tuple[Frame, ...]) -> int:
         ids = []
-        for frame in frames:
+        for frame in (*frames, *_lock_of(frames[-1:])):
             known = self._frames.get(frame)
             if known is None:
                 known = self._frames[frame] = len(self._frames)
@@ -108,3 +117,15 @@ class StackFile:
         if not self.n_samples:
             self.path.unlink(missing_ok=True)
         os.close(self._handle)
+
+
+def _lock_of(innermost: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    """A frame more for the wait for a lock, named as the line that takes it; none if the line does not.
+
+    Taking a lock calls no Python function, so a thread that waits for one is at such a line, and in no function of it.
+    """
+    for _, file, line in innermost:
+        text = linecache.getline(file, line).strip() if line and not _LIBRARY.search(file) else ""
+        if _TAKES_LOCK.search(text):
+            return ((f"waits: {text[:_LONGEST_LINE]}", file, line),)
+    return ()

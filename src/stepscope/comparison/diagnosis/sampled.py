@@ -1,0 +1,52 @@
+"""Where the main thread of two runs was, from samples of its Python stack."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stepscope.comparison.diagnosis.case import View
+    from stepscope.comparison.model import Observation
+
+#: So many functions are shown as evidence.
+FUNCTIONS_SHOWN = 2
+_LEAST_SAMPLES = 30
+#: A function counts if it grew by this many standard deviations of a sampled share, and by this part of the difference.
+_SIGMAS, _LEAST_PART = 3.0, 0.1
+
+
+def is_sampled(view: View) -> bool:
+    """Whether both runs have enough samples of the main thread's stack."""
+    return all(_shares(side) is not None for side in (view.pair.base, view.pair.other))
+
+
+def grown(view: View) -> pl.DataFrame:
+    """Each function that really grew, the most first: function, low and high, its time per cycle in both runs (ns)."""
+    base, other = _shares(view.pair.base), _shares(view.pair.other)
+    if base is None or other is None or not view.same_cycles or not view.step.is_known:
+        return pl.DataFrame(schema={"function": pl.String, "low": pl.Float64, "high": pl.Float64})
+    both = base.join(other, on="function", how="full", coalesce=True, suffix="_other")
+    both = both.with_columns(pl.col("share", "share_other").fill_null(0.0), pl.col("n", "n_other").max())
+    columns = ("share", "n", view.step.base or 0.0), ("share_other", "n_other", view.step.other or 0.0)
+    scatter = sum(
+        (pl.col(share) * (1 - pl.col(share)) / pl.col(n) * step**2 for share, n, step in columns), pl.lit(0.0)
+    )
+    low, high = (pl.col(share) * step for share, _, step in columns)
+    both = both.select("function", low=low, high=high, delta=high - low, scatter=scatter.sqrt())
+    least = max(view.least_ns, _LEAST_PART * abs(view.delta_ns))
+    most = both.filter((pl.col("delta") > least) & (pl.col("delta") > _SIGMAS * pl.col("scatter")))
+    return most.sort("delta", "function", descending=[True, False]).select("function", "low", "high")
+
+
+def _shares(observations: Sequence[Observation]) -> pl.DataFrame | None:
+    """Each function's share, averaged over repeats; None with too few samples. Columns: function, share, n."""
+    frames = [each.python_functions for each in observations if each.python_functions is not None]
+    n_samples = sum(int(frame["n_samples"][0]) for frame in frames if frame.height)
+    if n_samples < _LEAST_SAMPLES:
+        return None
+    sums = pl.concat(frames).group_by("function").agg(share=pl.col("share_ratio").sum() / len(frames))
+    return sums.with_columns(n=pl.lit(n_samples))
