@@ -60,8 +60,16 @@ def test_half_a_mark_waits_and_a_file_that_has_only_begun_is_left_out(tmp_path, 
 
 
 def test_a_folder_without_a_running_recording_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(step_times, "_APPEARS_S", 0)
+    monkeypatch.setattr(step_times, "_BEGINS_S", 0)
     with pytest.raises(StepscopeError, match="no recording runs"):
         RunningJob.open(tmp_path)
+    monkeypatch.setattr(step_times, "_APPEARS_S", 0)
+    with pytest.raises(StepscopeError, match="no recording runs"):
+        RunningJob.open(tmp_path / "nothing")
+    file = tmp_path / "trace.json"
+    file.write_text("{}")
+    monkeypatch.undo()
+    with pytest.raises(StepscopeError, match="no recording runs"):
+        RunningJob.open(file)
     with pytest.raises(StepscopeError, match="is not recorded"):
         RunningJob.of_process(os.getpid())

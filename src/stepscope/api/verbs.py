@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.api import display
 from stepscope.core.errors import StepscopeError
+from stepscope.core.machine import cores_at_most
 from stepscope.core.trace import Run, Trace
 
 if TYPE_CHECKING:
@@ -99,11 +100,12 @@ def report(
     """Where the time went and what to do about it: print it, or hand it to a renderer.
 
     `source` is a trace, a run, or what `load_run` takes. Worker processes summarise the files of a run: as many as
-    there are cores, or fewer so that they fit into `memory_limit` ('8GB'; by default 80 % of the free memory).
-    `workers` sets their number; 0 is this process alone. `dask` is the address (or file) of a Dask scheduler to use
-    instead, or `local`. The result is the same. `progress` is called with the number of files that workers have done
-    and the number of all files. The report names files that cannot be read. The report of a case of LatencyPrism
-    (folders normal… and abnormal… with its results) begins with the verdict that `compare` gives.
+    there are cores, or fewer so that they fit into `memory_limit` ('8GB'; by default 80 % of the free memory). One big
+    file is decoded by as many. `workers` sets their number; 0 is this process alone. `dask` is the address (or file)
+    of a Dask scheduler to use instead, or `local`. The result is the same. `progress` is called with the number of
+    files that workers have done and the number of all files. The report names files that cannot be read. The report of
+    a case of LatencyPrism (folders normal… and abnormal… with its results) begins with the verdict that `compare`
+    gives.
 
     Raises MissingExtra (dask), StepscopeError.
     """
@@ -112,7 +114,8 @@ def report(
 
     opened = _opened(source)
     each = map_over_files(opened, workers=workers, memory_limit=memory_limit, dask=dask, progress=progress)
-    made = overview(opened, each=each)
+    with cores_at_most(workers):
+        made = overview(opened, each=each)
     if isinstance(opened, Run) and len(opened) > 1:
         from stepscope.api import comparing  # the report of one file needs nothing of comparison
 
@@ -189,7 +192,8 @@ def show(
 
     opened = _opened(source)
     each = map_over_files(opened, workers=workers, memory_limit=memory_limit, dask=dask, progress=progress)
-    frame, _ = tables.collect(opened, tables.find(name), on_missing=_warn, each=each, **options)
+    with cores_at_most(workers):
+        frame, _ = tables.collect(opened, tables.find(name), on_missing=_warn, each=each, **options)
     return frame
 
 

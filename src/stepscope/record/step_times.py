@@ -17,7 +17,8 @@ from stepscope.record.system.proc import is_alive, read_once
 #: As startup/_stepscope_step_times.py writes them: magic, Unix time, clock, process, rank; then a mark each.
 _HEADER, _MARK = struct.Struct("<8sqqii"), struct.Struct("<IHBB")
 _NAME = re.compile(r"pid(\d{1,10})(\.loop)?\.steps")
-_APPEARS_S, _PAUSE_S = 20.0, 0.1
+#: How long to wait for a folder that a recorder is about to make, and for the recording to begin in one that is there.
+_APPEARS_S, _BEGINS_S, _PAUSE_S = 20.0, 2.0, 0.1
 
 
 class Steps(NamedTuple):
@@ -43,9 +44,11 @@ class RunningJob:
     def open(folder: str | os.PathLike[str]) -> RunningJob:
         """The job of a recording; waits for one that is about to begin. Raises StepscopeError (there is none)."""
         job = RunningJob(Path(folder))
-        deadline = time.monotonic() + _APPEARS_S
+        began = time.monotonic()
         while not job.is_recorded():
-            if time.monotonic() > deadline or (job.folder / meta.NAME).exists():
+            waited_s = time.monotonic() - began
+            is_late = waited_s > (_BEGINS_S if job.folder.is_dir() else 0.0 if job.folder.exists() else _APPEARS_S)
+            if is_late or (job.folder / meta.NAME).exists():
                 hint = "name the folder of a recording that runs: stepscope record --keep 60s -o DIR -- COMMAND"
                 raise StepscopeError(f"no recording runs in {folder}", hint)
             time.sleep(_PAUSE_S)

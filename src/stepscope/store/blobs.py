@@ -148,8 +148,10 @@ def value_key(what: str, path: str, depends: Sequence[object] | None) -> CacheKe
 
     `what` names the value. `depends` is what it depends on besides this program and the file; None: too much to cache.
     """
-    if depends is None or _MEMBER in path or files.is_folder(path):
+    if depends is None or cache_folder() is None or _MEMBER in path or files.is_folder(path):
         return None
+    if files.size_of(path) < LEAST_PACKED:
+        return None  # before the fingerprint, which reads the whole program
     return file_key(path, (what, path, program_fingerprint(), *depends))
 
 

@@ -24,8 +24,6 @@ _LEAST_RUNS, _ALIKE = 3, 0.15
 _SURE, _LEAST_SHARE, _MOST_SHARE = 4.0, 0.02, 0.6
 #: A kernel ran beside communication if this share of it did; it ran alone if none did.
 _OVERLAPS = 0.02
-#: How often lengths follow from where communication runs, which itself moves.
-_TURNS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +39,7 @@ class Contention:
         return self.share * float(self.overlapped.sum())
 
     def factors(self, work: Work, wanted: Floats, start: Floats, end: Floats) -> Floats:
-        """How many times its recorded length each piece takes if it starts then, and communication runs until then.
+        """How many times its recorded length each piece takes if all pieces, and what communicates, run at those times.
 
         `wanted` are the factors that a change gives it where it runs beside as much communication as was recorded.
         """
@@ -49,14 +47,11 @@ class Contention:
         took = work.end - work.start
         mine = np.flatnonzero((work.sort == COMPUTATION) & (took > 0))
         own = wanted[mine] * (took[mine] - self.share * self.overlapped[mine])
-        begin, length = np.rint(start[mine]).astype(np.int64), wanted[mine] * took[mine]
+        begin, stop = (np.rint(times[mine]).astype(np.int64) for times in (start, end))
         talks = work.sort == COMMUNICATION
-        for _ in range(_TURNS):
-            stop = begin + np.rint(length).astype(np.int64)
-            overlapped = _overlap(work.device[mine], begin, stop, work.device[talks], start[talks], end[talks])
-            length = own + self.share * overlapped
+        overlapped = _overlap(work.device[mine], begin, stop, work.device[talks], start[talks], end[talks])
         moved = (overlapped != self.overlapped[mine]) | (wanted[mine] != 1)
-        result[mine[moved]] = (length / took[mine])[moved]
+        result[mine[moved]] = ((own + self.share * overlapped) / took[mine])[moved]
         return result
 
 

@@ -17,7 +17,7 @@ from stepscope.analyses.common.device_work import COMMUNICATION, COMPUTATION
 from stepscope.analyses.critical_path.changes import OF_RANKS, change_of, changed
 from stepscope.analyses.critical_path.forward_pass import SOURCE, Floats, Shape, shape_of
 from stepscope.analyses.critical_path.predictions import PREDICTIONS, Scenario, most_saved, with_parts
-from stepscope.analyses.critical_path.replay import TURNS, Changes, Edges, Program, Replay
+from stepscope.analyses.critical_path.replay import SETTLED, TURNS, Changes, Edges, Program, Replay
 from stepscope.analyses.ranks.calls import RankCalls
 from stepscope.analyses.ranks.clocks import clocks_of
 from stepscope.analyses.ranks.matching import Job, job_of
@@ -52,9 +52,9 @@ class JointGraph:
         runs = self._run(now, spare)
         for _ in range(TURNS):
             factors = [self._slowed(i, one.work, run) for i, (one, run) in enumerate(zip(wanted, runs, strict=True))]
-            moved = [np.abs((new - one.work) * took).max(initial=0.0) for new, one, took in
-                     zip(factors, now, (p.work.end - p.work.start for p in self.programs), strict=True)]  # fmt: skip
-            if max(moved) < 1:
+            took = [program.work.end - program.work.start for program in self.programs]
+            moved = sum(np.abs((new - one.work) * ns).sum() for new, one, ns in zip(factors, now, took, strict=True))
+            if moved <= SETTLED * sum(ns.sum() for ns in took):
                 break
             now = [replace(one, work=new) for one, new in zip(now, factors, strict=True)]
             runs = self._run(now, spare)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -196,9 +197,15 @@ class Scenario:
 def scenario_of(program: Program, wanted: Sequence[Change]) -> Scenario:
     """The scenario of a program that is replayed alone. Raises StepscopeError if a change concerns nothing in it."""
     changes = changed(program, wanted)
-    return Scenario(
-        changes, most_saved(program, changes), lambda spare: replace(program.graph, spare=spare).run(changes)
-    )
+
+    @cache
+    def settled() -> tuple[Changes, Replay]:
+        return program.graph.settled(changes)
+
+    def replay(spare: float) -> Replay:
+        return settled()[1] if spare == MEDIAN else replace(program.graph, spare=spare).once(settled()[0])
+
+    return Scenario(changes, most_saved(program, changes), replay)
 
 
 def scenario(program: Program, wanted: Sequence[Change]) -> dict[str, object]:

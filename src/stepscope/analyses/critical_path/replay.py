@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from stepscope.analyses.critical_path.contention import Contention, contention_of
 from stepscope.analyses.critical_path.events import crossings
 from stepscope.analyses.critical_path.forward_pass import SOURCE, Floats, Shape, shape_of
+from stepscope.analyses.critical_path.loader import loader_limits
 from stepscope.analyses.critical_path.longest_path import beginnings
 from stepscope.analyses.critical_path.threads import LONG_AGO, Threads, latest
 from stepscope.analyses.critical_path.waits import (
@@ -29,7 +30,6 @@ from stepscope.analyses.critical_path.waits import (
     Limits,
     Waits,
     handoffs,
-    loader_limits,
     no_limits,
     queue_limits,
     waits,
@@ -53,8 +53,9 @@ from stepscope.core.intervals import Bools, Intervals, Ints, covered
 from stepscope.core.names import kernel_class, map_names
 
 Edges = tuple[Ints, Ints, Floats]  # from, to, how long after
-#: How often lengths of computation follow from where communication runs, which follows from them.
-TURNS = 6
+#: How often lengths of computation follow from where communication runs, which follows from them, at most; and the
+#: share of all work that may still move.
+TURNS, SETTLED = 6, 1e-4
 #: The quantile of the lags of their kind that dependencies get which held nothing up.
 MEDIAN = 0.5
 Lags = Literal["recorded", "pooled", "other steps"]
@@ -134,6 +135,7 @@ class Graph:
     spare: float = MEDIAN  # quantile of the lags that dependencies get which held nothing up
     shape: list[Shape] = field(default_factory=list)  # filled by the first run, as are the nodes before times
     last: dict[str, Ints] = field(default_factory=dict)
+    usual: dict[tuple[int, float], float] = field(default_factory=dict)  # lags that held nothing up: kind, quantile
 
     @property
     def n_inferred(self) -> int:
@@ -143,19 +145,26 @@ class Graph:
 
     def run(self, changes: Changes) -> Replay:
         """The program with these changes. Times in ns."""
-        run, wanted, contention = self._run(changes), changes.work, self.contention
+        return self.settled(changes)[1]
+
+    def settled(self, changes: Changes) -> tuple[Changes, Replay]:
+        """The same, and the changes with what computation gains and loses as communication beside it moves."""
+        run, wanted, contention = self.once(changes), changes.work, self.contention
         if contention is None or not contention.share:
-            return run
+            return changes, run
+        took = self.work.end - self.work.start
         for _ in range(TURNS):
             start = run.times[1 : self.work.start.size + 1]
             factors = contention.factors(self.work, wanted, start, run.ended)
-            if np.abs((factors - changes.work) * (self.work.end - self.work.start)).max() < 1:
+            moved = np.abs((factors - changes.work) * took).sum()
+            if moved <= SETTLED * took.sum():
                 break
             changes = replace(changes, work=factors)
-            run = self._run(changes)
-        return run
+            run = self.once(changes)
+        return changes, run
 
-    def _run(self, changes: Changes) -> Replay:
+    def once(self, changes: Changes) -> Replay:
+        """The program with these changes, in which work takes no other time than they say. Times in ns."""
         reached = self.reached(changes)
         edges, _ = self.edges(changes, reached)
         return self.replay(changes, reached, self._forward(*edges), edges)
@@ -355,7 +364,7 @@ def _of_work(graph: Graph, changes: Changes, reached: Floats) -> Iterator[Edges]
         queued = graph.windows.queued
         gap = _pooled(gap, held, work, queued if graph.lags == "other steps" else np.full_like(queued, -1))
     recorded = gap * changes.waits[held.wait]
-    typical = _quantile(gap[held.wait == KERNEL_WAIT], graph.spare)
+    typical = _usual(graph, KERNEL_WAIT, gap)
     later, earlier = held.crossing
     more = held.across[later] != earlier
     follows, crosses = np.flatnonzero(work.before >= 0), np.flatnonzero(held.across >= 0)
@@ -372,7 +381,7 @@ def _of_work(graph: Graph, changes: Changes, reached: Floats) -> Iterator[Edges]
         yield one + 1, rows + 1, (until - work.start[one]) * changes.work[one] + lag
     rows = np.flatnonzero(work.call >= 0)
     submitted = held.submitted[rows]
-    typical = _quantile(gap[(held.wait == LAUNCH_DELAY) & (gap > 0)], graph.spare)
+    typical = _usual(graph, LAUNCH_DELAY, gap)
     least = np.minimum(typical, work.start[rows] - submitted) * changes.waits[LAUNCH_DELAY]
     delay = np.where(held.by[rows] == LAUNCH, recorded[rows], least)
     if changes.captured is not None:
@@ -448,5 +457,10 @@ def _of_loader(graph: Graph, changes: Changes, node: Ints) -> Iterator[Edges]:
     yield np.full(rows.size, SOURCE), node[rows], ready
 
 
-def _quantile(times: Ints, q: float) -> float:
-    return float(np.quantile(times, q)) if times.size else 0.0
+def _usual(graph: Graph, wait: int, gap: Ints) -> float:
+    """The lag of a kind that dependencies get which held nothing up, in ns."""
+    known = (wait, graph.spare)
+    if known not in graph.usual:
+        gaps = gap[(graph.held.wait == wait) & ((gap > 0) | (wait == KERNEL_WAIT))]
+        graph.usual[known] = float(np.quantile(gaps, graph.spare)) if gaps.size else 0.0
+    return graph.usual[known]

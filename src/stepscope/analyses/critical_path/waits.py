@@ -5,7 +5,6 @@ Limits say how far a thread may get ahead: a launch queue holds so many calls, a
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -26,7 +25,7 @@ from stepscope.analyses.critical_path.threads import (
 )
 from stepscope.analyses.critical_path.work import Work, calls_like, rows_of
 from stepscope.core.collectives import talks_to_ranks
-from stepscope.core.intervals import Bools, Intervals, Ints, covered, union
+from stepscope.core.intervals import Bools, Intervals, Ints, union
 from stepscope.core.names import SYNC_OPERATORS, is_sync_call, map_names
 
 _STREAM_SYNC = "stream sync"
@@ -329,7 +328,7 @@ def no_limits() -> Limits:
 #: A call is held up by a full queue if it takes this many times as long as the shortest, and that much longer.
 _BLOCKED, _BLOCKED_NS = 3, 5_000
 #: At least so many calls are held up, and this share of those that take so long.
-_LEAST_BLOCKED, _AT_PLATEAU = 3, 0.7
+LEAST_HELD, _AT_PLATEAU = 3, 0.7
 #: Depths of a full queue differ by no more than this in relation to it, and by no more than _DEPTHS if that is less.
 _SAME_DEPTH, _DEPTHS = 0.02, 1
 
@@ -357,7 +356,7 @@ def queue_limits(work: Work) -> Limits:
 
 def _depth_when_full(work: Work, rows: Ints) -> int | None:
     """How many pieces of work the queue of these, in the order of their calls, holds; None if it never was full."""
-    if rows.size <= _LEAST_BLOCKED:
+    if rows.size <= LEAST_HELD:
         return None
     took = work.returned[rows] - work.called[rows]
     begun = np.searchsorted(np.sort(work.start[rows]), work.returned[rows], side="right")
@@ -369,7 +368,7 @@ def _depth_when_full(work: Work, rows: Ints) -> int | None:
         (took > _BLOCKED * took.min()) & (took > took.min() + _BLOCKED_NS) & (work.end[rows] > work.returned[rows])
     )
     held = is_long & is_full & (begins <= work.returned[rows])
-    is_queue = depth > 1 and held.sum() >= max(_LEAST_BLOCKED, _AT_PLATEAU * is_long.sum())
+    is_queue = depth > 1 and held.sum() >= max(LEAST_HELD, _AT_PLATEAU * is_long.sum())
     return depth if is_queue else None
 
 
@@ -384,7 +383,7 @@ def _queued_calls(work: Work, rows: Ints, depth: int) -> Limits:
     rest = np.append(took[:depth], (ends - work.called[later])[~might])
     own = np.minimum(work.called[later] + int(np.median(rest)), ends)
     is_blocked = begins > own
-    after = _usual(ends - begins, is_blocked)
+    after = usual(ends - begins, is_blocked)
     none = np.full(later.size, -1, np.int64)
     return Limits(
         work.thread[later],
@@ -396,102 +395,6 @@ def _queued_calls(work: Work, rows: Ints, depth: int) -> Limits:
     )
 
 
-def _usual(lengths: Ints, observed: Bools) -> Ints:
+def usual(lengths: Ints, observed: Bools) -> Ints:
     """The median of the lengths that were observed, or a length itself if that is less; 0 if none was."""
     return np.minimum(int(np.median(lengths[observed])) if observed.any() else 0, lengths)
-
-
-_ITSELF, _WORKERS = re.compile(r"SingleProcess"), re.compile(r"MultiProcess")
-#: A fetch that takes this share of a turn longer than to take the batch over is a wait for it.
-_WAITED = 0.02
-#: The producer sets the pace if turns differ by less than this, in relation to the consumer's own part of them.
-_PACED = 0.5
-#: Taking batches over takes about the same time each: fetches that differ by more than this are waits. They may well
-#: differ by a tenth, of which a few fetches show up to a fifth.
-_SAME = 0.2
-#: Turns that differ by less are constant, and then fetches of this share of a turn are waits.
-_CONSTANT, _LONG = 0.01, 0.15
-#: Taking a batch over takes no more than this; if all fetches are waits it is taken for the shorter time.
-_LONGEST_COPY_NS, _USUAL_COPY_NS = 1_000_000, 50_000
-_MOST_WORKERS = 16
-
-
-def loader_limits(spans: pl.DataFrame, threads: Threads) -> tuple[Limits, dict[int, bool]]:
-    """When threads get batches from the workers of a data loader, and whether the loader's pace is known, by thread.
-
-    With W workers a batch is ready no earlier than the service time after the batch W before it. W and the service time
-    are those that fit batches which were waited for. Fetches without waiting say nothing about the loader's pace.
-    A loader without workers does the work on the thread itself; it is no wait.
-    """
-    rows = threads.row
-    is_fetch = (spans["category"].gather(rows) == "dataloader").to_numpy() & (threads.end > threads.start)
-    of_thread = np.repeat(np.arange(threads.track.size), np.diff(threads.cuts))
-    limits, paces = no_limits(), {}
-    for thread in np.unique(of_thread[is_fetch]):
-        mine = np.flatnonzero(is_fetch & (of_thread == thread))
-        mine = mine[threads.end[mine] == np.maximum.accumulate(threads.end[mine])]  # not those within others
-        if _makes_batches(spans, threads, int(thread), mine):
-            continue
-        fetched = _fetches(int(thread), threads.start[mine], threads.end[mine])
-        paces[int(thread)] = fetched is not None
-        limits = limits if fetched is None else limits.and_also(fetched)
-    return limits, paces
-
-
-def _makes_batches(spans: pl.DataFrame, threads: Threads, thread: int, fetches: Ints) -> bool:
-    """Whether the thread makes the batches itself in these spans: by their name, or if operators fill most of them."""
-    name = str(spans["name"][int(threads.row[fetches[0]])])
-    if _ITSELF.search(name) or _WORKERS.search(name):
-        return _ITSELF.search(name) is not None
-    mine = threads.of(thread)
-    is_operator = (spans["category"].gather(threads.row[mine]) == "operator").to_numpy()
-    busy = union(threads.start[mine][is_operator], threads.end[mine][is_operator])
-    start, end = threads.start[fetches], threads.end[fetches]
-    return bool(covered(busy, start, end).sum() > _PACED * (end - start).sum())
-
-
-def _fetches(thread: int, start: Ints, end: Ints) -> Limits | None:
-    """The limits of the fetches of one thread; None if it never waited."""
-    took, turn, own = end - start, np.diff(end), start[1:] - end[:-1]
-    if took.size < _LEAST_BLOCKED:
-        return None
-    mean = float(turn.mean())
-    later = took[1:]
-    is_constant = max(turn.std(), later.std()) <= _CONSTANT * mean and np.median(took) > _LONG * mean
-    paced = turn.std() < _PACED * own.std() or is_constant
-    always = paced or later.std() > _SAME * later.mean() or took.min() > _LONGEST_COPY_NS
-    copy = min(int(took.min()) // 4, _USUAL_COPY_NS) if always else int(took.min())
-    waited = took - copy > _WAITED * mean if always else took > _LONGEST_COPY_NS
-    at = np.where(waited, end - copy, end)
-    workers = _workers(at, waited)
-    producer = np.arange(at.size) - workers
-    later = np.flatnonzero(producer >= 0)
-    served = np.zeros(at.size, np.int64)
-    served[later] = at[later] - at[producer[later]]
-    mine = waited & (producer >= 0)
-    if not mine.any():
-        return None
-    after = np.where(waited, served, _usual(served, mine))
-    after[producer < 0] = int(np.median(served[mine]))
-    n = at.size
-    return Limits(
-        np.full(n, thread, np.int64),
-        at,
-        np.where(waited, start, at),
-        np.full(n, -1, np.int64),
-        np.maximum(producer, -1),
-        after,
-    )
-
-
-def _workers(at: Ints, waited: Bools) -> int:
-    """The number of workers for which batches that were waited for took most nearly the same time."""
-    best, spread = 1, np.inf
-    for workers in range(1, min(_MOST_WORKERS, at.size // 2) + 1):
-        served = (at[workers:] - at[:-workers])[waited[workers:]]
-        if served.size < 2 or not served.any():
-            continue
-        varies = float(served.std() / served.mean())
-        if varies < _PACED * spread and spread > _CONSTANT:
-            best, spread = workers, varies
-    return best

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.errors import MissingExtra, StepscopeError
+from stepscope.core.machine import cores_at_most
 from stepscope.query.workers.pool import Died
 
 if TYPE_CHECKING:
@@ -49,7 +50,8 @@ def on_dask(
 
 
 def _called(function: bytes, item: Any) -> Any:
-    return pickle.loads(function)(item)  # noqa: S301  what this program sent
+    with cores_at_most(1):  # the others have work of their own
+        return pickle.loads(function)(item)  # noqa: S301  what this program sent
 
 
 @contextmanager

@@ -20,12 +20,12 @@ import sys
 import threading
 import warnings
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from stepscope import store
 from stepscope.core import files
 from stepscope.core.errors import StepscopeError
+from stepscope.core.machine import cores, memory_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -41,8 +41,6 @@ _MINE = "memory://"
 _PACKINGS = (".gz", ".zst", ".xz", ".bz2", ".zip")
 _REMOTE_BYTES = 100_000_000
 _SHARE = 0.8
-_CGROUP = Path("/sys/fs/cgroup")
-_UNKNOWN_BYTES = 4 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,47 +80,6 @@ def _unpacked_bytes(path: str) -> int:
     except StepscopeError:  # reading it will say what is wrong
         return 0
     return size * (_PACKED if path.lower().endswith(_PACKINGS) else 1)
-
-
-def cores() -> int:
-    """Cores that this process may run on; a container's share of them, if it has one."""
-    mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota, _, period = _limit("cpu.max").partition(" ")
-    if quota.isdecimal() and period.isdecimal() and int(period):
-        return max(1, min(mine, round(int(quota) / int(period))))
-    return mine
-
-
-def memory_bytes() -> int:
-    """Memory that is free for this process: of the machine, or what its container has left if that is less."""
-    free = _free_bytes()
-    most, used = _limit("memory.max"), _limit("memory.current")
-    if most.isdecimal() and used.isdecimal():
-        return max(0, min(free, int(most) - int(used)))
-    return free
-
-
-def _free_bytes() -> int:
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:
-        try:
-            return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-        except (AttributeError, OSError, ValueError):  # Windows
-            return _UNKNOWN_BYTES
-    facts = dict(line.split(":", 1) for line in lines if ":" in line)
-    return int(facts.get("MemAvailable", facts["MemTotal"]).split()[0]) * 1024
-
-
-def _limit(name: str) -> str:
-    """A limit of the control group that this process is in (version 2), empty if there is none."""
-    try:
-        lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
-        mine = next((line.removeprefix("0::").lstrip("/") for line in lines if line.startswith("0::")), "")
-        inner = _CGROUP / mine / name
-        return (inner if inner.exists() else _CGROUP / name).read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
 
 
 #: For the GNU C library: memory that one file frees is used for the next one and is not returned to the system in

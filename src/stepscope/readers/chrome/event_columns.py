@@ -127,6 +127,8 @@ class Columns:
         self.has_correlations = False  # then the ends of these arrows say nothing more
         self.launch_ends = columns_of({"ts": time, "lane": u4, "id": i8})
         self.lanes = Interned()
+        #: In which order tracks are numbered; else that of their keys.
+        self.track_order: list[int] = []
         self.threads: dict[tuple[Any, Any], dict[str, str]] = {}
         json_texts = dict.fromkeys(("shapes", "types", "concrete"), self.texts)
         #: The texts that the columns of codes are codes of: arguments as they are, and as JSON.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from stepscope.readers.chrome.events import AnyEvent
-    from stepscope.readers.common.source import IssueLog, Source
+    from stepscope.readers.common.source import IssueLog
 
     #: Events; the JSON array that they were decoded from; where the array ended, if it did.
     Decoded = tuple[list[AnyEvent], bytes, int | None]
@@ -53,14 +53,37 @@ _DECODERS: dict[type[AnyEvent], msgspec.json.Decoder[Any]] = {
 _NEAR = 1 << 16
 
 
-class Document:
-    """A Chrome trace being read: iterate `blocks()` once; `meta` then holds every other top-level field."""
+class Text(Protocol):
+    """A document as chunks of bytes: a whole file, or a part of it with brackets around."""
 
-    def __init__(self, source: Source, issues: IssueLog) -> None:
+    @property
+    def label(self) -> str:
+        """What messages call it."""
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes so far."""
+
+    @property
+    def damage(self) -> str | None:
+        """What was lost of it."""
+
+    def chunks(self) -> Iterator[bytes]:
+        """Its bytes. Raises StepscopeError."""
+
+
+class Document:
+    """A Chrome trace being read: iterate `blocks()` once; `meta` then holds every other top-level field.
+
+    `kind` is what its times need; without it the first ones say so.
+    """
+
+    def __init__(self, source: Text, issues: IssueLog, kind: type[AnyEvent] | None = None) -> None:
         self.source = source
         self.issues = issues
         self.meta: dict[str, Any] = {}
-        self.kind: type[AnyEvent] = Event
+        self.kind: type[AnyEvent] = kind or Event
+        self._is_kind_known = kind is not None
         self.n_lost = 0  # elements
         self.lost_at: int | None = None
         self._chunks = source.chunks()
@@ -79,7 +102,8 @@ class Document:
         """
         self._find_array()
         self._fill(max(BLOCK, PROBE))
-        self.kind = ExactEvent if needs_exact(self._buf) else Event
+        if not self._is_kind_known:
+            self.kind = ExactEvent if needs_exact(self._buf) else Event
         self._decoder = _DECODERS[self.kind]
         done = False
         while not done:

@@ -1,14 +1,14 @@
 """Kineto and other Chrome traces: PyTorch 1.8 to 2.x on any accelerator, Ascend, XLA and rpd lanes, generic spans.
 
 Format: the Trace Event Format (Chrome), as written by pytorch/kineto's `output_json.cpp`; times are microseconds.
-The steps: `json` decodes blocks of events, `event_columns` collects them in columns, `spans` and `tracks` make sorted
+The steps: `json` decodes blocks of events, `event_columns` collects them in columns (`parts`: of a big file several
+processes side by side), `spans` and `tracks` make sorted
 arrays of those; `build_tables` gives spans their categories and links, and `side_tables` makes the other tables.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +22,12 @@ from stepscope.core.files import rank_in
 from stepscope.core.schema import OPS
 from stepscope.core.trace import Meta, Trace
 from stepscope.readers.chrome import side_tables
-from stepscope.readers.chrome.event_columns import Columns
-from stepscope.readers.chrome.events import ExactEvent, category_of
-from stepscope.readers.chrome.json import Document
+from stepscope.readers.chrome.decoding import decode
+from stepscope.readers.chrome.events import category_of
+from stepscope.readers.chrome.parts import decode_in_parts
 from stepscope.readers.chrome.side_tables import side_columns, stacks_from_frames, stacks_from_texts
 from stepscope.readers.chrome.spans import arrow_ends, build_spans, host_arrows, launch_arrows, to_ns
-from stepscope.readers.chrome.tracks import Tracks, build_tracks
+from stepscope.readers.chrome.tracks import Tracks, build_tracks, by_appearance
 from stepscope.readers.common.categories import by_name, without_repeats_of_hccl
 from stepscope.readers.common.columns import ABSENT, nullable, text_column, torch_npu_arguments, whole_number
 from stepscope.readers.common.source import IssueLog, give_back, no_collection
@@ -49,12 +49,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from stepscope.readers.chrome.decoding import Decoded
+    from stepscope.readers.chrome.event_columns import Columns
     from stepscope.readers.common.source import Source
 
     Rows = NDArray[np.int64]
 
 
-_DURATION = re.compile(rb'"dur"\s*:\s*-?[0-9]+(\.)?')
 #: Parts of the document that are kept as JSON text: of the machine and of the job, not of what ran.
 _FACTS_AS_JSON = ("deviceProperties", "distributedInfo")
 _ITERATION = "Iteration Time"  # category of the steps that Ascend's profiler marks
@@ -67,33 +68,25 @@ def read(source: Source) -> Trace:
     Raises UnknownFormat, CorruptInput, StepscopeError (size limit); lesser damage is counted in `issues`.
     """
     issues = IssueLog()
-    document = Document(source, issues)
-    columns: Columns | None = None
-    duration: re.Match[bytes] | None = None
     with no_collection():
-        for events, block in document.blocks():
-            if columns is None:
-                columns = Columns(issues, exact=document.kind is ExactEvent)
-            duration = duration or _DURATION.search(block)
-            columns.add(events, block)
-        columns = columns or Columns(issues, exact=False)
-        rank = _rank(document.meta, source.path)
-        tables, origin_ns = build_tables(
-            columns, document.meta, issues, rank=rank, host=_host(document.meta), path=source.path
-        )
+        decoded = decode_in_parts(source, issues) or decode(source, issues)
+        columns, meta = decoded.columns, decoded.meta
+        columns.track_order = by_appearance(columns)
+        rank = _rank(meta, source.path)
+        tables, origin_ns = build_tables(columns, meta, issues, rank=rank, host=_host(meta), path=source.path)
     give_back(source.n_bytes)
-    if not columns.phases and (columns.n_events or document.n_lost):
-        if columns.n_events or document.bare:
+    if not columns.phases and (columns.n_events or decoded.n_lost):
+        if columns.n_events or decoded.is_bare:
             msg = f"{source.label} is a JSON list, but not of trace events"
             raise UnknownFormat(msg, "see `stepscope formats` for what can be read")
         msg = "not one of its events can be read"
-        raise CorruptInput(msg, "copy or record the trace again", path=source.label, offset=document.lost_at)
+        raise CorruptInput(msg, "copy or record the trace again", path=source.label, offset=decoded.lost_at)
     if "spans" not in tables:
         issues.add("no_spans", "warning", 1, "the trace holds nothing with a start and an end")
     table = issues.table()
     if not table.is_empty():
         tables["issues"] = table
-    return Trace(_meta(document.meta, source, columns, rank, origin_ns, duration), tables)
+    return Trace(_meta(decoded, source, rank, origin_ns), tables)
 
 
 def _rank(meta: Mapping[str, Any], path: str) -> int | None:
@@ -111,14 +104,8 @@ def _host(meta: Mapping[str, Any]) -> str | None:
     return str(host) if host else None
 
 
-def _meta(
-    meta: Mapping[str, Any],
-    source: Source,
-    columns: Columns,
-    rank: int | None,
-    origin_ns: int,
-    duration: re.Match[bytes] | None,
-) -> Meta:
+def _meta(decoded: Decoded, source: Source, rank: int | None, origin_ns: int) -> Meta:
+    meta, columns = decoded.meta, decoded.columns
     base = meta.get("baseTimeNanoseconds")
     unix: int | None
     if isinstance(base, int) and not isinstance(base, bool) and 0 <= base < 2**62:
@@ -143,7 +130,7 @@ def _meta(
         framework_version=next((str(meta[key]) for key in ("pytorch_version", "jax_version") if key in meta), None),
         origin_unix_ns=unix,
         origin_recorded_ns=origin_ns,
-        decimal_times=bool(duration and duration[1]),
+        decimal_times=bool(decoded.has_decimals),
         facts=facts,
     )
 

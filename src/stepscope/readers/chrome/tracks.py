@@ -131,7 +131,9 @@ def build_tracks(
     caller = {tid: pid for pid, tid in (_plain(key[:2]) for key in columns.tracks) if process.get(pid) == "Python"}
     rows: dict[tuple[Any, ...], int] = {}
     of_key = np.empty(len(columns.tracks), np.uint32)
-    for key, i in columns.tracks.items():
+    keys = list(columns.tracks)
+    for i in columns.track_order or range(len(keys)):
+        key = keys[i]
         lane = key[2] if len(key) == 3 else None
         device, stream = (_ordinal(key[2]), key[3]) if len(key) == 4 else (None, None)
         pid, tid = _plain(key[:2])
@@ -179,6 +181,22 @@ def build_tracks(
     is_device = tracks["device_id"].is_not_null().to_numpy()
     talking = np.array(of_collectives, np.bool_)
     return Tracks(tracks, devices.table(), of_key, category, is_device, talking, devices.by_index())
+
+
+def by_appearance(columns: Columns) -> list[int]:
+    """The numbers of the tracks: first those of complete events, in the order of their first ones, then the others.
+
+    The order in which a block of events gave the numbers depends on where the text was cut into blocks.
+    """
+    groups = (columns.spans, columns.edges, columns.samples, columns.memory, columns.flows)
+    used = dict.fromkeys(int(i) for group in groups for block in group["track"].blocks for i in _first_ones(block))
+    return list(used | dict.fromkeys(range(len(columns.tracks))))  # of the rest nothing is left, as of empty counters
+
+
+def _first_ones(values: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """Each value once, in order of appearance."""
+    _, first = np.unique(values, return_index=True)
+    return values[np.sort(first)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,15 @@ class IssueLog:
             _, before, first = self._rows.get(code, (severity, 0, example))
             self._rows[code] = (severity, before + int(count), first)
 
+    def rows(self) -> list[tuple[str, str, int, str]]:
+        """What was counted: code, severity, count and example, in order of appearance."""
+        return [(code, *known) for code, known in self._rows.items()]
+
+    def extend(self, other: IssueLog) -> None:
+        """Count all that another log has."""
+        for row in other.rows():
+            self.add(*row)
+
     def has(self, severity: str) -> bool:
         """Whether anything of that severity was counted."""
         return any(known == severity for known, _, _ in self._rows.values())
@@ -47,7 +56,7 @@ class IssueLog:
     def table(self) -> pl.DataFrame:
         """The `issues` table, worst first."""
         rank = {"error": 0, "warning": 1, "info": 2}
-        rows = sorted(((c, s, n, e) for c, (s, n, e) in self._rows.items()), key=lambda r: (rank[r[1]], -r[2]))
+        rows = sorted(self.rows(), key=lambda r: (rank[r[1]], -r[2]))
         return pl.DataFrame(rows, schema=dict(ISSUES.dtypes), orient="row")
 
 
@@ -85,14 +94,18 @@ class Source:
         """Path, and the member's name inside a zip."""
         return f"{self.path}!{self.member}" if self.member else self.path
 
-    def chunks(self) -> Iterator[bytes]:
-        """Unpacked bytes, a MiB or so at a time. Stops at damage; `damage` describes it. Raises StepscopeError."""
+    def chunks(self, start: int = 0) -> Iterator[bytes]:
+        """Unpacked bytes, a MiB or so at a time; of a plain file from byte `start` on.
+
+        Stops at damage; `damage` describes it. Raises StepscopeError.
+        """
         size = files.size_of(self.path)
         with files.opened(self.path) as file:
             with files.reaching(self.path):  # an object store may list what it does not let one read
                 packing = packing_of(file.read(8))
-                file.seek(0)
+                file.seek(0 if packing else start)
             limit = self._limit(size, packed=packing is not None)
+            self.n_bytes = 0 if packing else start
             for chunk in self._reached(file, packing):
                 self._count(len(chunk), size, limit)
                 if self.progress is not None:

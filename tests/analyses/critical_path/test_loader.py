@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from path_traces import MAIN, PATH_TRACKS, US, Row, spans_of
+
+from stepscope.analyses.critical_path.loader import loader_limits
+from stepscope.analyses.critical_path.threads import host_threads
+
+NEXT = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+
+
+def limits_of(*fetches, work=1600):
+    """The limits of a thread that works for so many µs between fetches of these lengths in µs."""
+    rows, at = [], 0
+    for length in fetches:
+        rows.append(Row(MAIN, at, length, NEXT, "dataloader"))
+        at += length + work
+    spans = spans_of(*rows)
+    return loader_limits(spans, host_threads(spans, PATH_TRACKS))
+
+
+def test_short_fetches_say_nothing_of_the_loaders_pace():
+    limits, known = limits_of(60, 62, 58, 61, 60, 59)
+    assert limits.at.size == 0
+    assert known == {0: False}
+
+
+def test_fetches_that_alternate_and_add_up_to_the_same_are_waits_for_two_workers():
+    limits, known = limits_of(1300, 860, 1280, 880, 1260, 900, 1240, 920)
+    assert known == {0: True}
+    made = limits.producer >= 0
+    assert (limits.producer[made] == np.flatnonzero(made) - 2).all()
+    assert limits.after[made].tolist() == pytest.approx([5360 * US] * 6, rel=0.02)
+
+
+def test_fetches_that_differ_without_adding_up_are_copies():
+    limits, known = limits_of(900, 960, 1000, 910, 870, 930, 980, 890)
+    assert limits.at.size == 0
+    assert known == {0: False}
+
+
+def test_a_multiple_of_the_number_of_workers_is_not_taken_for_it():
+    # One worker makes a batch in some 450 µs.
+    fetches = (400, 430, 370, 440, 385, 410, 360, 425)
+    limits, _ = limits_of(*fetches, work=50)
+    made = limits.producer >= 0
+    assert (limits.producer[made] == np.flatnonzero(made) - 1).all()
