@@ -49,10 +49,18 @@ def test_the_table_counts_by_size_and_lists_what_is_not_right():
         answer("none", 0.0),
     ]
     text = gym.table(rows).splitlines()
-    assert "| image | 3 | 1 of 2 (50 %) | 1 of 2 (50 %) | 0 of 0 | 0 of 1 (0 %) | 0 of 0 |" in text
-    assert text[-1] == "| image: garbage | 1 | +20% | python_gc | slow_tail |"
+    assert "| image | 3, 3 compared | 1 of 2 (50 %) | 1 of 2 (50 %) | 0 of 0 | 0 of 1 (0 %) | 0 of 0 |" in text
+    assert "| image: garbage | 1 | +20% | python_gc | slow_tail |" in text
+    assert text[-1] == "| image: lock | 1 | +1% | lock_contention | different |"
 
 
 @pytest.mark.parametrize("fault", gym.FAULTS)
 def test_each_fault_has_a_name_that_compare_can_say(fault):
     assert any(cause in CATEGORIES for cause in gym.FAULTS[fault].causes)
+
+
+def test_recordings_that_cannot_be_compared_are_no_healthy_ones():
+    refused = Answer(Run("server", "none", 1), "0", "failed: cycles are calls of another range", 0.0, ())
+    assert (
+        "| server | 0, 0 compared | 0 of 0 | 0 of 0 | 0 of 0 | 0 of 0 | 0 of 0 |" in gym.table([refused]).splitlines()
+    )

@@ -144,12 +144,13 @@ def _opened(
         trace = with_requests(trace, requests, lambda path: opened(expand([path])[0]), required=is_named)
     if side.counters is None and side_file(file, (*COUNTER_FILES, *_OF_RECORDER)) is None:
         return trace
+    from stepscope.readers.recorded import with_own_pid
     from stepscope.readers.recorded.counters import FORMAT, attach, with_recording
     from stepscope.readers.recorded.sched import with_sched
     from stepscope.readers.recorded.stack_samples import with_stacks
     from stepscope.readers.recorded.step_times import with_step_times
 
-    whole = with_stacks(with_sched(trace, file), file)
+    whole = with_stacks(with_sched(with_own_pid(trace, file), file), file)
     if side.counters is not None or trace.meta.format != FORMAT:  # else it is the side file itself
         counters = side.counters or side_file(file, COUNTER_FILES)
         whole = whole if counters is None else attach(whole, counters, required=side.counters is not None)

@@ -16,6 +16,8 @@ from stepscope.readers.formats import OBJECT, Format, Sign
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from stepscope.core.trace import Trace
+
 #: Each kind of side file, by the names that it may have.
 COUNTER_FILES = ("counters.parquet", "counters.csv", "counters.csv.gz", "counters.csv.zst")
 _TEXTS = dict.fromkeys(("metric", "unit", "device"), pl.String())
@@ -23,6 +25,8 @@ COUNTER_COLUMNS = {"ts_ns": pl.Int64(), **_TEXTS, "value": pl.Float64()}
 STACK_FILES = ("stacks.tsv.gz", "stacks.tsv")
 SCHEDULING = "sched.ring"
 RECORDING = "meta.json"
+#: The process that a profile is of, where it has no rank or others have the same.
+_OF_PROCESS = re.compile(r"(?:^|\.)pid(\d{1,10})\.")
 
 
 def side_file(path: str, names: Sequence[str]) -> str | None:
@@ -44,6 +48,23 @@ def recording_of(path: str) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return recording if isinstance(recording, dict) and recording.get("recorder") == "stepscope" else {}
+
+
+def with_own_pid(trace: Trace, path: str) -> Trace:
+    """The trace with the process that the recorder saw, if the profiler numbers its only process otherwise.
+
+    XLA's profiler gives all processes the same number, so counters and times of steps would belong to nobody.
+    """
+    named = _OF_PROCESS.search(files.split(path)[1])
+    pids = trace.tracks["pid"].drop_nulls().unique()
+    recorded = recording_of(path).get("pids")
+    if named is None or len(pids) != 1 or not isinstance(recorded, list):
+        return trace
+    pid = int(named[1])
+    if pid not in recorded or pids[0] in recorded:
+        return trace
+    known = pl.when(pl.col("pid").is_not_null()).then(pl.lit(pid, pl.Int64)).alias("pid")
+    return trace.with_tables(tracks=trace.tracks.with_columns(known))
 
 
 FORMATS = (
