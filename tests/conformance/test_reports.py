@@ -27,12 +27,13 @@ FOLDERS = (
 
 
 def check_gain(finding: Finding, path: Path) -> None:
-    """Mending something saves no more than it costs, makes no step longer, and lies within its interval."""
+    """Mending saves no more than the cost and what it slows down, makes no step longer, lies within its interval."""
     gain, cost_ns = finding.gain, finding.value_ns
     if gain is None or cost_ns is None:
         return
     at_most = cost_ns * (0.5 if gain.question.endswith("2x") else 1)
     assert gain.low_ns <= gain.predicted_ns <= min(gain.high_ns, gain.step_ns), (path, finding.title)
+    at_most += gain.slowdown_ns
     assert gain.step_ns - gain.predicted_ns <= 1.15 * at_most + 0.01 * gain.step_ns, (path, finding.title)
 
 

@@ -110,7 +110,7 @@ def command(
         raise typer.BadParameter("name a folder for the recording", param_hint="-o DIR")
     in_turns = repeat > 1 or against is not None
     _check(is_command=bool(command_line), is_joined=pid is not None, duration=duration, trigger=trigger)
-    _check_start(is_joined=pid is not None, trigger_hang=trigger_hang, memory_snapshot=memory_snapshot, turns=in_turns)
+    _check_start(pid, trigger_hang=trigger_hang, memory_snapshot=memory_snapshot, turns=in_turns)
     hang_s = None if trigger_hang is None else _seconds(trigger_hang, "--trigger-hang")
     if memory and (pid is not None or no_profiler):
         raise typer.BadParameter("needs a profile, and only a job that `record` starts has one", param_hint="--memory")
@@ -152,14 +152,16 @@ def _check(*, is_command: bool, is_joined: bool, duration: str | None, trigger: 
         raise typer.BadParameter(why, param_hint="--trigger")
 
 
-def _check_start(*, is_joined: bool, trigger_hang: str | None, memory_snapshot: bool, turns: bool) -> None:
-    """Options that need a command which `record` starts."""
-    if trigger_hang is not None and is_joined:
-        why = "needs a command that `record` starts; of a running job ask: stepscope hang --pid N"
+def _check_start(pid: int | None, *, trigger_hang: str | None, memory_snapshot: bool, turns: bool) -> None:
+    """Options that need a command which `record` starts, and no running process."""
+    if pid is None:
+        return
+    if trigger_hang is not None:
+        why = f"needs a command that `record` starts; of a running job ask: stepscope hang --pid {pid}"
         raise typer.BadParameter(why, param_hint="--trigger-hang")
-    if memory_snapshot and is_joined:
+    if memory_snapshot:
         raise typer.BadParameter("needs a job that `record` starts", param_hint="--memory-snapshot")
-    if turns and is_joined:
+    if turns:
         raise typer.BadParameter("needs a command that `record` starts", param_hint="--repeat, --against")
 
 

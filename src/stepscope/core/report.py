@@ -72,6 +72,7 @@ class Gain:
 
     `question` is the change as `stepscope predict --if` takes it, one a line. Of a bound (`basis`) the prediction is
     its better end, and `reason` says what is not known. `binds_next` takes most of the changed step's critical path.
+    Of the saved time, `slowdown_ns` is computation that communication beside it slows no longer.
     """
 
     question: str
@@ -83,6 +84,7 @@ class Gain:
     basis: str
     reason: str | None = None
     binds_next: str | None = None
+    slowdown_ns: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

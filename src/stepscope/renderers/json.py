@@ -10,7 +10,7 @@ A table is a list of row objects. A report is one object, whose shape only grows
                    "share_ratio": number|null, "command": str,
                    "gain": {"question": str, "step_ns": number, "predicted_ns": number, "gain_ratio": number,
                             "low_ns": number, "high_ns": number, "basis": str, "reason": str|null,
-                            "binds_next": str|null}|null}],
+                            "binds_next": str|null, "slowdown_ns": number}|null}],
      "tables":   [{"title": str, "name": str, "command": str, "note": str,
                    "columns": [{"name": str, "unit": str|null, "key": bool, "doc": str}], "rows": [{column: value}]}],
      "quality":  [str],

@@ -54,6 +54,7 @@ _LEAST_SHARE = 0.01
 _LEAST_OF_BAR = 0.005  # of the bar
 _APART = 0.03  # smaller differences between ranks are not mentioned
 _NEARLY_ALL = 0.98
+_LEAST_SLOWDOWN = 0.01  # of the step
 _GOOD_PART = 0.1
 
 
@@ -444,6 +445,11 @@ def _finding(summaries: Sequence[Summary], of_rank: dict[int, Cost], whole_ns: i
         at = next((i for i, detail in enumerate(details) if detail.startswith("→")), len(details))
         what = "Twice as fast" if gain.question.endswith(": 2x") else "Without it" if cost.kind == TALK else "Fixing it"
         details.insert(at, gain_text(gain, what))
+        if gain.slowdown_ns >= _LEAST_SLOWDOWN * gain.step_ns:
+            slowed = duration(gain.slowdown_ns)
+            details.insert(
+                at + 1, f"Up to {slowed} of that is computation that communication beside it slows no longer"
+            )
     return Finding(
         title=cost.title,
         details=tuple(details),
@@ -459,12 +465,12 @@ def _mean_gain(gains: Sequence[Gain]) -> Gain | None:
     """The mean over ranks; a bound if it is one on any of them."""
     if not gains:
         return None
-    times = ("step_ns", "predicted_ns", "low_ns", "high_ns")
+    times = ("step_ns", "predicted_ns", "low_ns", "high_ns", "slowdown_ns")
     means = {name: statistics.fmean(getattr(gain, name) for gain in gains) for name in times}
     first = next((gain for gain in gains if gain.reason), gains[0])
     ratio = 1 - means["predicted_ns"] / means["step_ns"] if means["step_ns"] else 0.0
     return Gain(first.question, means["step_ns"], means["predicted_ns"], ratio, means["low_ns"], means["high_ns"],
-                first.basis, first.reason, first.binds_next)  # fmt: skip
+                first.basis, first.reason, first.binds_next, means["slowdown_ns"])  # fmt: skip
 
 
 def _issues(summaries: Sequence[Summary]) -> pl.DataFrame:

@@ -314,7 +314,9 @@ def gains(tables: Sequence[pl.DataFrame], questions: Sequence[Sequence[str]], st
     program = near_median_program(*tables)
     asked = ([change for text in texts if concerns(change := change_of(text), program)] for texts in questions)
     rows = ((scenario(program, wanted), wanted) if wanted else None for wanted in asked)
-    return [None if row is None else _gain(*row, step_ns) for row in rows]
+    contention, n_steps = program.graph.contention, max(program.windows.low.size, 1)
+    lost_ns = 0.0 if contention is None else contention.lost_ns / n_steps
+    return [None if row is None else _gain(*row, step_ns, lost_ns) for row in rows]
 
 
 def near_median_program(
@@ -331,7 +333,8 @@ def near_median_program(
     return recorded_program(spans, tracks, steps, ops, arrows, event_waits)
 
 
-def _gain(row: Mapping[str, Any], wanted: Sequence[Change], step_ns: float) -> Gain:
+def _gain(row: Mapping[str, Any], wanted: Sequence[Change], step_ns: float, lost_ns: float) -> Gain:
+    """`lost_ns` is what communication costs computation beside it, in a replayed step."""
     # Of a step that is longer than the replayed ones, the change concerns no more than it did there.
     scale = min(step_ns / row["step_ns"], 1.0) if row["step_ns"] else 1.0
     times = (row[name] for name in ("predicted_ns", "low_ns", "high_ns"))
@@ -339,7 +342,9 @@ def _gain(row: Mapping[str, Any], wanted: Sequence[Change], step_ns: float) -> G
     question = "\n".join(map(str, wanted))
     basis = row["basis"], row["reason"], row["binds_next"]
     gained = 1 - predicted_ns / step_ns if step_ns else 0.0
-    return Gain(question, step_ns, predicted_ns, gained, low_ns, high_ns, *basis)
+    is_free = any((change.subject, change.change) == ("comm", "free") for change in wanted)
+    slowdown_ns = min(scale * lost_ns, step_ns - predicted_ns) if is_free else 0.0
+    return Gain(question, step_ns, predicted_ns, gained, low_ns, high_ns, *basis, slowdown_ns)
 
 
 #: A quick answer replays the step of median length and so many around it that all together have so many spans.
