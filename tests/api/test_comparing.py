@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import pytest
+from literal_traces import Rows
+from recordings import recording
 
 from stepscope.api.comparing import compare_table, compare_two_runs, group, split_case
 from stepscope.api.verbs import load_run
 from stepscope.core.errors import StepscopeError
+from stepscope.core.trace import Run
 
 
 def _fail(label, error):
@@ -42,3 +45,19 @@ def test_any_table_of_two_runs_is_joined_by_its_keys(runs):
 
 def test_processes_are_grouped(runs):
     assert group(runs[0]).headline == "1 processes, all do the same"
+
+
+def test_runs_of_which_one_has_no_profile_are_compared_by_their_timed_steps():
+    rows, timed = Rows(), recording(step_ms=60, seed=1)
+    for i in range(10):
+        rows.step(i, 100 * i, 90)
+        rows.op(100 * i + 5, 20)
+    without, profiled = (
+        Run(("x",), lambda _, trace=trace: trace)
+        for trace in (
+            recording(step_ms=50),
+            rows.trace().with_tables(counters=timed.counters, step_times=timed.step_times),
+        )
+    )
+    assert compare_two_runs(without, profiled).step_time.ratio == pytest.approx(1.2, rel=0.02)
+    assert compare_two_runs(profiled, without).step_time.ratio == pytest.approx(1 / 1.2, rel=0.02)

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from stepscope.comparison.model import Cause, Effect, Evidence
     from stepscope.core.report import Block, Report
 
+    #: What each process of a trace did.
+    Processes = tuple[Observation, ...]
+
 
 #: What evidence on an operator's own time ends with.
 OWN_TIME = ": own time per cycle"
@@ -58,6 +61,7 @@ def compare_two_runs(base: Run, other: Run, *, anchor: str | None = None) -> Com
     if anchor is None and left and left[0][0].source == "detected":
         anchor = left[0][0].anchor  # so that the other run gets the same kind of cycle, if it has any
     right, held_right, batches_right = _observed(other, anchor or "auto")
+    left, right = _alike(base, left, right), _alike(other, right, left)
     facts = {"base": ", ".join(base.paths), "other": ", ".join(other.paths)}
     arguments = _arguments(base, other)
     memory = compare_snapshots(held_left, held_right) if held_left and held_right else None
@@ -77,7 +81,7 @@ def compare_two_runs(base: Run, other: Run, *, anchor: str | None = None) -> Com
     return replace(memory, facts=facts, arguments=arguments)
 
 
-def _observed(run: Run, anchor: str) -> tuple[list[tuple[Observation, ...]], list[Snapshot], list[pl.DataFrame]]:
+def _observed(run: Run, anchor: str) -> tuple[list[Processes], list[Snapshot], list[pl.DataFrame]]:
     """What is compared of each trace, of each memory snapshot, and of the batches of each trace that has some."""
     from stepscope.comparison import observe
     from stepscope.comparison.memory import observe_snapshot
@@ -97,6 +101,24 @@ def _observed(run: Run, anchor: str) -> tuple[list[tuple[Observation, ...]], lis
                 if batches[-1].is_empty():
                     raise
     return traces, snapshots, [one for one in batches if one.height]
+
+
+def _alike(run: Run, mine: list[Processes], others: list[Processes]) -> list[Processes]:
+    """What is compared of a run: without its profile if the other run has none, and both have timed steps."""
+    if not mine or not others or _is_timed(mine) or not _is_timed(others):
+        return mine
+    from stepscope.comparison import observe
+
+    try:
+        timed = [observe(trace, profile=False) for trace in run]
+    except MissingTable:
+        return mine
+    return timed if _is_timed(timed) else mine
+
+
+def _is_timed(run: list[Processes]) -> bool:
+    """Whether nothing but timed steps and counters is known of its processes."""
+    return all(one.anchor == "steps" and one.functions.is_empty() for processes in run for one in processes)
 
 
 def _with_gains(result: Comparison, other: Run) -> Comparison:

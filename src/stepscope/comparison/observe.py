@@ -70,20 +70,20 @@ if TYPE_CHECKING:
 _AXES = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
 
 
-def observe(trace: Trace, *, anchor: str = "auto") -> tuple[Observation, ...]:
+def observe(trace: Trace, *, anchor: str = "auto", profile: bool = True) -> tuple[Observation, ...]:
     """One observation per process of the source, by cycle: its functions, parts, resources and workload.
 
     `anchor` names the function, range or kernel whose calls mark the cycles, so that both runs get the same kind of
     cycle. If it marks none here, the best anchor of this recording is used and the remarks say so. Results of other
     programs (`Results`) bring their own cycles. Counters alone have those of the steps that were timed, else windows of
-    time.
+    time; so has any recording without its `profile`.
 
     The observations hold no reference to the trace. Raises MissingTable (no events, no clock, no cycles in the
     results), StepscopeError (nothing repeats, so there are no cycles).
     """
     if isinstance(trace, Results) and trace.spans.is_empty():
         return observe_results(trace)
-    if trace.spans.is_empty() and not trace.counters.is_empty():
+    if not profile or (trace.spans.is_empty() and not trace.counters.is_empty()):
         return observe_counters(trace)
     trace.require("spans", needed_by="compare")
     trace.require_clock(needed_by="compare")
