@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import time
 from pathlib import Path
 from unittest import mock
 
@@ -158,6 +159,16 @@ def test_a_process_that_dies_costs_nothing_but_time(tmp_path, monkeypatch):
     monkeypatch.setattr(parts, "_write", lambda *_: os._exit(9))
     assert in_parts(path, 3) is None
     assert outcome(path, n_processes=3) == outcome(path, n_processes=1)
+
+
+def test_a_process_that_hangs_is_given_up(tmp_path, monkeypatch):
+    path = tmp_path / "trace.json"
+    path.write_bytes(OBJECT)
+    monkeypatch.setattr(parts, "_write", lambda *_: time.sleep(60))
+    monkeypatch.setattr(parts, "_PATIENCE_S", 0.05)
+    assert in_parts(path, 3) is None
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
 
 
 def test_no_process_is_left_if_this_one_is_interrupted(tmp_path, monkeypatch):

@@ -14,9 +14,11 @@ import mmap
 import os
 import signal
 import sys
+import time
 import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -49,6 +51,9 @@ _UNPACKED, _MOST_OF_PACKED = 10, 4
 _MOST_PROCESSES = 16
 #: Packings that take far less time to unpack than to decode.
 _FAST = (None, "gzip", "zstd")
+#: A process that takes so much longer than the first part did is given up.
+_PATIENCE_S, _TIMES_AS_LONG = 30.0, 10
+_PAUSE_S = 0.002
 #: A border that does not come within so many bytes is not waited for.
 _MOST_BEFORE_BORDER = 4 << 20
 _COMMA = b","
@@ -84,12 +89,13 @@ def decode_in_parts(source: Source, issues: IssueLog) -> Decoded | None:
             shown, most = source.progress, files.size_of(source.path)
             parts[0].source.progress = lambda n: shown(min(n * len(parts), most))
         with _forked([_work_of(part, kind) for part in parts[1:]]) as results:
-            log = IssueLog()
+            log, began = IssueLog(), time.monotonic()
             whole = _sound(parts[0], None, log)
             if (whole.kind, whole.is_bare) != (kind, is_bare):
                 return None
+            deadline = time.monotonic() + _PATIENCE_S + _TIMES_AS_LONG * (time.monotonic() - began)
             for result in results:
-                source.n_bytes = max(source.n_bytes, _absorb(whole, result(), log))
+                source.n_bytes = max(source.n_bytes, _absorb(whole, result(deadline), log))
     except (_UnusualError, StepscopeError, OSError):
         source.n_bytes = 0
         return None
@@ -219,8 +225,8 @@ def _work_of(part: _Part, kind: type[AnyEvent]) -> Callable[[int], None]:
 
 
 @contextmanager
-def _forked(works: list[Callable[[int], None]]) -> Iterator[list[Callable[[], mmap.mmap]]]:
-    """A process for each piece of work, and what waits for its result. They are stopped when the block ends."""
+def _forked(works: list[Callable[[int], None]]) -> Iterator[list[Callable[[float], mmap.mmap]]]:
+    """A process for each piece of work, and what waits for its result until a deadline. They end with the block."""
     running: dict[int, int] = {}  # process, the memory that it writes
     try:
         for work in works:
@@ -232,7 +238,7 @@ def _forked(works: list[Callable[[int], None]]) -> Iterator[list[Callable[[], mm
             if not pid:
                 _be_child(work, handle)
             running[pid] = handle
-        yield [lambda pid=pid: _finished(running, pid) for pid in tuple(running)]  # type: ignore[misc]
+        yield [partial(_finished, running, pid) for pid in tuple(running)]
     finally:
         for pid, handle in running.items():
             os.close(handle)
@@ -252,9 +258,14 @@ def _be_child(work: Callable[[int], None], handle: int) -> None:
         os._exit(status)
 
 
-def _finished(running: dict[int, int], pid: int) -> mmap.mmap:
-    """What the process left. Raises _UnusualError if it did not come to its end."""
-    _, status = os.waitpid(pid, 0)
+def _finished(running: dict[int, int], pid: int, deadline: float) -> mmap.mmap:
+    """What the process left. Raises _UnusualError if it did not come to its end in time."""
+    done, status = os.waitpid(pid, os.WNOHANG)
+    while not done:
+        if time.monotonic() > deadline:
+            raise _UnusualError
+        time.sleep(_PAUSE_S)
+        done, status = os.waitpid(pid, os.WNOHANG)
     handle = running.pop(pid)
     try:
         if status:
