@@ -56,13 +56,17 @@ class Column:
 
     def extend(self, values: list[Any] | NDArray[Any]) -> None:
         """Append a block. Nulls and values that do not fit 64 bits become ABSENT (integers) or NaN (floats)."""
-        if self.dtype is np.int64 and set(map(type, values)) == _WHOLE_OR_NONE:  # most often, and fitted in no time
-            values = [ABSENT if value is None else value for value in values]
         try:
             block = np.asarray(values, dtype=self.dtype)
         except (TypeError, ValueError, OverflowError):
-            block = np.array([fitting(v, self.dtype) for v in values], dtype=self.dtype)
+            block = np.array(self._fitting(list(values)), dtype=self.dtype)
         self.blocks.append(block)
+
+    def _fitting(self, values: list[Any]) -> list[Any]:
+        kinds = set(map(type, values))
+        if self.dtype is np.int64 and kinds <= _WHOLE_OR_NONE and all(abs(v) < 2**62 for v in values if v):
+            return [ABSENT if value is None else value for value in values]  # as most often, in a third of the time
+        return [fitting(value, self.dtype) for value in values]
 
     def join(self) -> NDArray[Any]:
         """The whole column; frees the blocks."""
