@@ -103,9 +103,9 @@ def _observed(run: Run, anchor: str) -> tuple[list[Processes], list[Snapshot], l
     return traces, snapshots, [one for one in batches if one.height]
 
 
-def _alike(run: Run, mine: list[Processes], others: list[Processes]) -> list[Processes]:
+def _alike(run: Run, mine: list[Processes], partner: list[Processes]) -> list[Processes]:
     """What is compared of a run: without its profile if the other run has none, and both have timed steps."""
-    if not mine or not others or _is_timed(mine) or not _is_timed(others):
+    if not mine or not partner or _is_timed(mine) or not _is_timed(partner):
         return mine
     from stepscope.comparison import observe
 
