@@ -13,7 +13,7 @@ from stepscope.core.table import Column, Table
 from stepscope.reports._quality import lacks_of_issues
 from stepscope.reports._summary import Lack, Summary
 from stepscope.reports._tables import ROWS
-from stepscope.reports._without_profile import parts_by_class
+from stepscope.reports._without_clock import parts_by_class
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

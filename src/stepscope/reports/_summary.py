@@ -235,3 +235,8 @@ def gain_text(gain: Gain, what: str) -> str:
     if gain.reason:
         return f"{what}: at best {lead}, as {gain.reason}"
     return f"{what}: {lead}, between {change(gain.high_ns)} and {change(gain.low_ns)}"
+
+
+def only_scheduled(trace: Trace) -> bool:
+    """Whether the only spans of the trace are those of scheduling."""
+    return 0 < trace.spans.height == trace.sched.height

@@ -145,3 +145,13 @@ def _summed(frames: Sequence[pl.DataFrame], ratio: str) -> pl.DataFrame:
     if "mean_ns" in columns:
         frame = frame.with_columns(mean_ns=pl.col("total_ns") / pl.col("calls"))
     return frame.select(columns).sort(order, key, descending=[True, False])
+
+
+def known_columns(frame: pl.DataFrame) -> pl.DataFrame:
+    """The columns that have a value in some row."""
+    return frame.select(c for c in frame.columns if frame[c].null_count() < frame.height)
+
+
+def number(value: object) -> float:
+    """A median of numbers, which Polars declares as anything."""
+    return float(value) if isinstance(value, int | float) else 0.0

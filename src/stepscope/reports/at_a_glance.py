@@ -13,9 +13,12 @@ from stepscope.analyses.common.windows import windows_of
 from stepscope.analyses.costs.arguments import NO_SHAPES
 from stepscope.analyses.costs.mfu import NO_PRODUCTS, mfu_of
 from stepscope.analyses.costs.roofline import roofs_of
+from stepscope.analyses.kernels.utilisation import utilisation
 from stepscope.analyses.steps.device_utilisation import utilisation_of
 from stepscope.analyses.steps.step_breakdown import divided, host_parts
+from stepscope.core.errors import MissingTable
 from stepscope.core.remedies import remedy
+from stepscope.core.report import Note
 from stepscope.core.units import percent
 from stepscope.reports._summary import Cost, Lack
 
@@ -27,6 +30,9 @@ if TYPE_CHECKING:
     from stepscope.reports._summary import Scope
 
 
+#: What hardware counters measure of kernels, and how to say it.
+MEASURED = {"tensor_ratio": "tensor cores busy", "dram_ratio": "memory bandwidth used", "sm_ratio": "SMs busy"}
+_LOW, _LEAST_LOW = 0.1, 0.005
 #: Share of the matrix products' time whose operations must be known: below, MFU would mislead.
 _LEAST_KNOWN = 0.5
 #: Parts of the host's time in the order of `step-breakdown`, ranges apart from operators, and their names here.
@@ -112,3 +118,17 @@ def advice_costs(facts: Facts, memory: pl.DataFrame | None, devices: pl.DataFram
         )
         for rule, recommendation in advice(facts)
     ]
+
+
+def hardware_use(trace: Trace) -> tuple[Note, ...]:
+    """Notes on how much of the hardware was used; none if it was not measured."""
+    if trace.kernel_metrics.is_empty():
+        return ()
+    try:
+        used = utilisation(trace.spans, trace.kernel_metrics, low=_LOW).row(0, named=True)
+    except MissingTable:
+        return ()
+    facts = [f"{what} {percent(used[ratio])}" for ratio, what in MEASURED.items() if used[ratio] is not None]
+    if (used["low_ratio"] or 0.0) >= _LEAST_LOW:
+        facts.append(f"tensor cores and memory both under {percent(_LOW)}: {percent(used['low_ratio'])} of the time")
+    return tuple(Note(fact, "hardware use", "show utilisation") for fact in facts)

@@ -31,20 +31,22 @@ from stepscope.reports._headline_and_bars import overview_of_ranks
 from stepscope.reports._host import has_host_work, host_time
 from stepscope.reports._job import job_of
 from stepscope.reports._quality import lacks_of_issues, quality
-from stepscope.reports._results import summarise_results
-from stepscope.reports._serving import Serving, cache_costs, request_blocks, summary_of_requests
+from stepscope.reports._serving import Serving
 from stepscope.reports._stragglers import MOST_CALLS, packed_calls
-from stepscope.reports._summary import AHEAD, SLOWEST_STEPS, TALK, Cost, Memory, Scope, Summary, of_whole_run, scope_of
-from stepscope.reports._tables import kernel_block, name_block, operator_block, track_block
-from stepscope.reports._without_profile import (
-    hardware_use,
+from stepscope.reports._summary import (
+    AHEAD,
+    SLOWEST_STEPS,
+    TALK,
+    Cost,
+    Memory,
+    Scope,
+    Summary,
+    of_whole_run,
     only_scheduled,
-    python_block,
-    scheduling_blocks,
-    summary_of_counters,
-    summary_without_clock,
-)
-from stepscope.reports.at_a_glance import advice_costs, mfu_at_a_glance, use_of
+    scope_of,
+)  # fmt: skip
+from stepscope.reports._tables import kernel_block, name_block, operator_block, track_block
+from stepscope.reports.at_a_glance import advice_costs, hardware_use, mfu_at_a_glance, use_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -155,20 +157,15 @@ def _in_turn(function: Callable[[str], Outcome], paths: Sequence[str]) -> list[O
 
 def summarise(trace: Trace) -> Summary:
     """The summary of one trace."""
-    if isinstance(trace, Results) and trace.spans.is_empty():
-        return summarise_results(trace)
+    other = _without_profile(trace)
+    if other is not None:
+        return other
     spans = trace.spans
-    has_requests = not (trace.requests.is_empty() and trace.histograms.is_empty())
-    if spans.is_empty() and has_requests and trace.meta.format != "counters":
-        return summary_of_requests(trace)
-    if spans.is_empty() or only_scheduled(trace):
-        return summary_of_counters(trace)
-    if not trace.has_clock:
-        return summary_without_clock(trace, lacks_of_issues(trace.issues))
     scope = scope_of(trace)
     per_operator = _operators(trace)
     serving = Serving.of(trace)
-    tables: list[Block] = [*([] if serving is None else [serving.block()]), *request_blocks(trace)]
+    of_requests, of_cache = _of_requests(trace)
+    tables: list[Block] = [*([] if serving is None else [serving.block()]), *of_requests]
     tables += [] if per_operator is None else [operator_block(per_operator)]
     divided: DeviceTime | HostTime | None
     divided = device = device_time(trace, scope) if spans["category"].is_in(DEVICE_WORK).any() else None
@@ -178,8 +175,7 @@ def summarise(trace: Trace) -> Summary:
         divided = host_time(trace, per_operator, scope)
     if not tables:
         tables = [track_block(trace), name_block(trace)]
-    tables += python_block(trace, scope)
-    tables += scheduling_blocks(trace)
+    tables += _of_threads(trace, scope)
     memory = None if trace.allocations.is_empty() else device_memory(trace.allocations, trace.steps)
     costs = [] if divided is None else [*divided.costs, *outlier_costs(divided.by_window, scope)]
     if memory is not None:
@@ -189,7 +185,7 @@ def summarise(trace: Trace) -> Summary:
     costs += advice_costs(facts, memory, trace.devices, costs)
     if (trace.issues["code"] == SERIALISED).any():  # the recorder made the device wait, and not the program
         costs = [cost for cost in costs if not cost.kind.startswith(("idle", "rule device_underused"))]
-    costs = [*(costs if serving is None else serving.costs(costs)), *cache_costs(trace)]
+    costs = [*(costs if serving is None else serving.costs(costs)), *of_cache]
     costs = _with_gains(trace, costs, scope.whole_ns / max(len(scope.lows), 1))
     first, last = recorded(spans)
     lacks = quality(trace, scope, None if device is None else device.work)
@@ -214,6 +210,49 @@ def summarise(trace: Trace) -> Summary:
         issues=trace.issues,
         facts=() if serving is None else serving.facts(),
     )
+
+
+def _without_profile(trace: Trace) -> Summary | None:
+    """The summary of sums, requests, counters, or kernels without times; None if the trace has a timeline."""
+    if isinstance(trace, Results) and trace.spans.is_empty():
+        from stepscope.reports._results import summarise_results
+
+        return summarise_results(trace)
+    if trace.spans.is_empty() and _has_requests(trace) and trace.meta.format != "counters":
+        from stepscope.reports._requests import summary_of_requests
+
+        return summary_of_requests(trace)
+    if trace.spans.is_empty() or only_scheduled(trace):
+        from stepscope.reports._counters import summary_of_counters
+
+        return summary_of_counters(trace)
+    if not trace.has_clock:
+        from stepscope.reports._without_clock import summary_without_clock
+
+        return summary_without_clock(trace, lacks_of_issues(trace.issues))
+    return None
+
+
+def _has_requests(trace: Trace) -> bool:
+    return not (trace.requests.is_empty() and trace.histograms.is_empty())
+
+
+def _of_requests(trace: Trace) -> tuple[list[Block], list[Cost]]:
+    """Tables of the requests that were recorded with a profile, and the cost of too small a KV cache."""
+    if not _has_requests(trace) and trace.counters.is_empty():
+        return [], []
+    from stepscope.reports._requests import cache_costs, request_blocks
+
+    return request_blocks(trace), cache_costs(trace)
+
+
+def _of_threads(trace: Trace, scope: Scope) -> list[Block]:
+    """Tables of the Python stacks and of the scheduling that were recorded with a profile."""
+    if trace.stack_samples.is_empty() and trace.sched.is_empty():
+        return []
+    from stepscope.reports._threads import python_block, scheduling_blocks
+
+    return [*python_block(trace, scope), *scheduling_blocks(trace)]
 
 
 #: What mends a cost of each kind, as `predict` asks it.
