@@ -5,6 +5,8 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from observations import observation, pair
 
 from stepscope.comparison.model import TIMED_STEPS
@@ -61,6 +63,11 @@ def test_the_source_of_most_steps_counts_and_short_steps_are_means():
 def test_stretches_are_means_of_equal_numbers_of_steps():
     values = noisy()
     assert stretches(steps_of(values), 10) / MS == pytest.approx(values.reshape(10, -1).mean(axis=1))
+
+
+@given(st.lists(st.floats(0.1, 1000), min_size=2, max_size=120), st.integers(1, 40))
+def test_the_mean_of_stretches_is_that_of_all_steps(durations_ms, n):
+    assert stretches(steps_of(durations_ms), n).mean() / MS == pytest.approx(np.mean(durations_ms))
 
 
 def test_rows_of_many_steps_leave_no_stretch_without_a_value():

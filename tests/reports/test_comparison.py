@@ -132,6 +132,35 @@ def test_lengths_of_bars_are_on_one_scale_and_shares_are_of_each_runs_own_step()
     ]  # fmt: skip
 
 
+WHOLE_RUN = Effect(80e6, 100e6, 20e6, 15e6, 25e6, 0.001, 5e6, 6e6, 400, 401, is_different=True)
+
+
+def test_bars_say_that_they_are_of_profiled_steps_where_the_whole_run_decides():
+    report = comparison(outcome(whole_run=WHOLE_RUN))
+    assert "step 80 ms → 100 ms" in report.headline
+    assert [bar.notes[0].text for bar in report.bars] == [
+        "9 profiled steps; the 400 of the whole run take 80 ms on average",
+        "9 profiled steps; the 401 of the whole run take 100 ms on average",
+    ]
+    assert not comparison(outcome()).bars[0].notes
+
+
+@pytest.mark.parametrize(("explained_ms", "share"), [(12.5, 0.5), (45, 1.0)])
+def test_a_cause_has_its_share_of_the_change_that_the_headline_names(explained_ms, share):
+    # Profiled steps of 100 ms, which grow as those of the whole run do: by 25 ms.
+    cause = replace(CAUSE, explained_ns=explained_ms * 1e6)
+    (finding,) = comparison(outcome(whole_run=WHOLE_RUN, causes=(cause,))).findings
+    assert (finding.share_ratio, finding.value_ns) == (share, share * 20e6)
+
+
+@pytest.mark.parametrize(("delta_ms", "is_said"), [(25, False), (5, True), (-25, True)])
+def test_profiled_steps_that_hardly_show_the_change_have_no_shares(delta_ms, is_said):
+    step = replace(STEP, delta=delta_ms * 1e6)
+    parts = next(b for b in comparison(outcome(whole_run=WHOLE_RUN, step_time=step)).tables if "went" in b.title)
+    assert ("hardly show" in parts.note) == is_said
+    assert ("share_ratio" not in parts.frame.columns) == is_said
+
+
 def test_shares_above_the_whole_are_explained():
     parts = pl.DataFrame({"part": ["a", "b"], "base_ns": [50e6, 50e6], "other_ns": [130e6, 20e6],
                           "delta_ns": [80e6, -30e6], "share_ratio": [1.6, -0.6]})  # fmt: skip

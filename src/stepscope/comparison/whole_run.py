@@ -78,12 +78,21 @@ def run_steps(pairs: Sequence[Pair], *, side: str) -> list[Floats]:
     return means
 
 
+def mean_step_ns(steps: pl.DataFrame) -> float:
+    """The mean of all steps of TIMED_STEPS, of which a row may hold several."""
+    counts = steps["n_steps"].to_numpy()
+    return float((steps["dur_ns"].to_numpy() * counts).sum() / counts.sum())
+
+
 def stretches(steps: pl.DataFrame, n: int = _BLOCKS) -> Floats:
-    """The mean step of each of `n` stretches of TIMED_STEPS that have about as many steps. Units: ns."""
+    """The mean step of each of `n` stretches of TIMED_STEPS that have about as many steps. Units: ns.
+
+    Their mean is that of all steps, although one stretch may have a step more than another.
+    """
     frame = _stretched(steps, n)
     # A row of many steps may leave a stretch without its own.
     values: Floats = np.interp(np.arange(n), frame["stretch"].to_numpy(), frame["step_ns"].to_numpy())
-    return values
+    return values * (mean_step_ns(steps) / values.mean()) if values.any() else values
 
 
 def _stretched(steps: pl.DataFrame, n: int) -> pl.DataFrame:

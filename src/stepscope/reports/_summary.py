@@ -189,16 +189,15 @@ def of_whole_run(trace: Trace) -> str:
     """What the steps of the whole run were like, which `stepscope record` timed besides the profile; '' without any."""
     if trace.step_times.is_empty():
         return ""
-    from stepscope.comparison.whole_run import LEAST_STEPS, STEADY, growth, tail, timed_steps
+    from stepscope.comparison.whole_run import LEAST_STEPS, STEADY, growth, mean_step_ns, tail, timed_steps
 
     each = (timed_steps(trace, pid) for pid in trace.step_times["pid"].unique().sort())
     steps = next((frame for frame in each if int(frame["n_steps"].sum()) >= LEAST_STEPS), None)
     if steps is None:
         return ""
-    counts, lengths = steps["n_steps"].to_numpy(), steps["dur_ns"].to_numpy()
-    mean = float((lengths * counts).sum() / counts.sum())
-    usual = f"{duration(mean)} on average, {duration(float(np.median(lengths)))} typically"
-    text = f"{int(counts.sum()):,} steps of the whole run: {usual}"
+    mean = mean_step_ns(steps)
+    usual = f"{duration(mean)} on average, {duration(float(np.median(steps['dur_ns'].to_numpy())))} typically"
+    text = f"{int(steps['n_steps'].sum()):,} steps of the whole run: {usual}"
     slow, (rise, steadiness) = tail(steps), growth(steps)
     if slow.every is not None:
         text += f"; every {slow.every} steps one takes {duration(slow.each_ns)} more"

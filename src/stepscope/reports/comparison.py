@@ -13,7 +13,7 @@ from stepscope.comparison.effects import DELTAS, FUNCTION_DELTAS, function_delta
 from stepscope.comparison.model import EFFECTS, KINDS
 from stepscope.comparison.serving import BATCH_CHANGES, at_equal_work
 from stepscope.core import units
-from stepscope.core.report import Bar, Block, Finding, Part, Report
+from stepscope.core.report import Bar, Block, Finding, Note, Part, Report
 from stepscope.core.table import Column, Table
 from stepscope.reports._summary import gain_text
 
@@ -244,14 +244,29 @@ def _bars(result: Comparison) -> tuple[Bar, ...]:
             for name, ns in parts.select(pl.col("part").cast(pl.String), column).iter_rows()
             if ns > _LEAST_SHARE * whole
         ]
-        bars.append(Bar(label, units.duration(value), tuple(shown), length=whole / longest))
+        bars.append(Bar(label, units.duration(value), tuple(shown), _whole_run(result, label), whole / longest))
     return tuple(bars)
+
+
+def _whole_run(result: Comparison, label: str) -> tuple[Note, ...]:
+    """That the bar is of the profiled steps, while the verdict rests on those of the whole run."""
+    whole, profiled = result.whole_run, result.step_time
+    if whole is None or profiled is None:
+        return ()
+    of_base, of_other = (profiled.n_base, whole.n_base, whole.base), (profiled.n_other, whole.n_other, whole.other)
+    n, of_run, mean = of_base if label == "Base" else of_other
+    text = f"{units.counted(n, 'profiled step')}; the {of_run:,} of the whole run take {units.duration(mean)} on average"
+    return (Note(text, "steps"),)
 
 
 def _finding(cause: Cause, result: Comparison) -> Finding:
     step = result.step_time
     is_proven = step is not None and result.step_verdict == "different"
     share = _over(cause.explained_ns, result.added_ns) if is_proven else None
+    value = cause.explained_ns
+    if share is not None and result.whole_run is not None:  # the headline's change is that of the whole run
+        share = min(share, 1.0)
+        value = share * result.whole_run.delta
     title = f"{cause.category} ({cause.certainty}): {cause.statement}"
     whole = headline(result)
     rows = [row for row in cause.evidence if not _is_in(row, title)]
@@ -265,7 +280,7 @@ def _finding(cause: Cause, result: Comparison) -> Finding:
     return Finding(
         title=title,
         details=tuple(dict.fromkeys(details)),
-        value_ns=(cause.explained_ns or None) if result.step_verdict == "different" else None,
+        value_ns=(value or None) if result.step_verdict == "different" else None,
         value_label="of the change" if share is not None else "per step",
         share_ratio=share if share is not None and 0 < share <= 1 else None,
         gain=cause.gain,
@@ -307,7 +322,7 @@ def _blocks(result: Comparison) -> list[Block]:
         drawn, note = bounded_parts(result), _on_shares(parts)
         if result.step_verdict != "different":  # shares of a change that is not proven say nothing
             parts, note = parts.drop("share_ratio"), ""
-        elif result.step_time is not None and abs(result.step_time.delta) < _SHOWS * abs(result.added_ns):
+        elif result.step_time is not None and result.step_time.delta / (result.added_ns or 1.0) < _SHOWS:
             note = "These are the profiled steps, which hardly show the change of the whole run."
             parts = parts.drop("share_ratio")
         blocks.append(Block("Where the difference went, per step", DELTAS, parts, note=note, drawn=drawn))
