@@ -139,8 +139,8 @@ def test_bars_say_that_they_are_of_profiled_steps_where_the_whole_run_decides():
     report = comparison(outcome(whole_run=WHOLE_RUN))
     assert "step 80 ms → 100 ms" in report.headline
     assert [bar.notes[0].text for bar in report.bars] == [
-        "9 profiled steps; the 400 of the whole run take 80 ms on average",
-        "9 profiled steps; the 401 of the whole run take 100 ms on average",
+        "9 profiled steps; the 400 of the whole run take 80 ms each",
+        "9 profiled steps; the 401 of the whole run take 100 ms each",
     ]
     assert not comparison(outcome()).bars[0].notes
 

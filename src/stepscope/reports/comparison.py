@@ -255,7 +255,7 @@ def _whole_run(result: Comparison, label: str) -> tuple[Note, ...]:
         return ()
     of_base, of_other = (profiled.n_base, whole.n_base, whole.base), (profiled.n_other, whole.n_other, whole.other)
     n, of_run, mean = of_base if label == "Base" else of_other
-    text = f"{units.counted(n, 'profiled step')}; the {of_run:,} of the whole run take {units.duration(mean)} on average"
+    text = f"{units.counted(n, 'profiled step')}; the {of_run:,} of the whole run take {units.duration(mean)} each"
     return (Note(text, "steps"),)
 
 
