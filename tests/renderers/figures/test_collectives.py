@@ -60,6 +60,14 @@ def test_of_a_single_step_a_bar_for_each_rank():
     assert (bars["type"], bars["y"], bars["x"]) == ("bar", ["rank 0", "rank 1"], [2.0, 0.0])
 
 
+def test_the_label_of_a_rank_that_came_early_has_room_left_of_its_bar():
+    early = figures.drawn("collectives", lateness((1, 0, 200_000_000), (1, 1, -237_000)))["layout"]["xaxis"]
+    low, high = early["range"]
+    assert low < -20
+    assert high > 200
+    assert "range" not in figures.drawn("collectives", lateness((1, 0, 200_000_000), (1, 1, 0)))["layout"]["xaxis"]
+
+
 def test_by_rank_waits_and_transfers_add_up():
     frame = pl.DataFrame(
         {"rank": [0, 1], "wait_ns": [4_000_000, 0], "transfer_ns": [1_000_000] * 2, "came_last": [0, 1]}

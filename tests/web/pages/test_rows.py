@@ -67,6 +67,9 @@ def test_names_of_kernels_are_shortened_and_kept_whole_in_the_title():
     cell = sheet(pl.DataFrame({"name": [long]}), TABLE).rows[0][0][0]
     assert cell.text == "vectorized_elementwise_kernel<MulFunctor>"
     assert cell.full == long
+    assert cell.short == "vector…nel<MulFunctor>"
+    plain = "ncclDevKernel_AllReduce_Sum_f16_RING_LL(ncclDevComm*, unsigned long, ncclWork*)"
+    assert sheet(pl.DataFrame({"name": [plain]}), TABLE).rows[0][0][0].text == plain.partition("(")[0]
     huge = sheet(pl.DataFrame({"name": ["word " * 1000]}), TABLE).rows[0][0][0]
     assert len(huge.text) == 2001
 

@@ -117,7 +117,12 @@ def _lateness(frame: pl.DataFrame, link: Link | None) -> Drawn | None:
             "hovertemplate": "%{y}: %{text} late<extra></extra>",
         }  # fmt: skip
         look = layout(height=max(110 + 22 * len(ranks), 180), legend="")
-        return {"data": [bars], "layout": {**look, "xaxis": axis("ms late"), "yaxis": _rank_axis(ranks)}}
+        xaxis = axis("ms late")
+        late_ms = shown["late_ns"].to_numpy() / _MS
+        if late_ms.min() < 0:  # the label of a short bar stands left of it
+            room = 0.12 * float(np.abs(late_ms).max())
+            xaxis["range"] = [float(late_ms.min()) - room, float(late_ms.max(initial=0.0)) + room]
+        return {"data": [bars], "layout": {**look, "xaxis": xaxis, "yaxis": _rank_axis(ranks)}}
     late = np.full((len(ranks), len(steps)), np.nan)
     column, line = {step: i for i, step in enumerate(steps)}, {rank: i for i, rank in enumerate(ranks)}
     targets: list[list[str | None]] = [[None] * len(steps) for _ in ranks]

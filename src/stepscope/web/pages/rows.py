@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,10 @@ if TYPE_CHECKING:
 
 
 _LONGEST = 2_000
-_NAME = 64
+#: Letters of a name where there is room, and where the page is narrow.
+_NAME, _NARROW = 64, 22
+#: A function with its parameters, as in 'reduce(float*, int)'.
+_FUNCTION = re.compile(r"[\w:~]+\(")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +44,17 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A value as text, the raw one to sort by, the share to draw of a ratio, the whole of a shortened name."""
+    """A value as text, the raw one to sort by, the share to draw of a ratio.
+
+    `full` is the whole of a shortened name, `short` the name for narrow pages; '' if they are the text.
+    """
 
     text: str
     number: bool
     raw: float | None = None
     share: float | None = None
     full: str = ""
+    short: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,13 +133,17 @@ def _text_cells(texts: Sequence[str]) -> list[Cell]:
     """Names of kernels are shortened to what differs in this column; the page shortens sentences and stacks."""
     whole = [text if len(text) <= _LONGEST else text[:_LONGEST] + "…" for text in texts]
     names = [text for text in whole if _is_name(text)]
-    short = dict(zip(names, shorten_column(names, _NAME), strict=True))
-    shown = [short.get(text, text) for text in whole]
-    return [Cell(a, number=False, full=b if a != b else "") for a, b in zip(shown, whole, strict=True)]
+    wide, narrow = (dict(zip(names, shorten_column(names, room), strict=True)) for room in (_NAME, _NARROW))
+    return [_text_cell(text, wide.get(text, text), narrow.get(text, "")) for text in whole]
+
+
+def _text_cell(whole: str, text: str, short: str) -> Cell:
+    return Cell(text, number=False, full=whole if whole != text else "", short=short if short != text else "")
 
 
 def _is_name(text: str) -> bool:
-    return ("::" in text or "<" in text or " " not in text) and not text.startswith(("[", "→"))
+    is_name = "::" in text or "<" in text or " " not in text or _FUNCTION.match(text) is not None
+    return is_name and not text.startswith(("[", "→"))
 
 
 def _plain(frame: pl.DataFrame) -> pl.DataFrame:

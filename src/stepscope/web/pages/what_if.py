@@ -34,6 +34,9 @@ _LABELS = {
     "launch": "Launching work", "launch: graphs": "Launches as CUDA graphs", "loader": "Data loading",
     "sync: removed": "No waiting for the device", "copies": "Copies", "comm": "Communication",
     "comm: overlapped": "Nothing waits for communication", "device": "All device work", "host": "All host time",
+    "bandwidth": "Bandwidth of collectives", "device: fused": "Memory-bound kernels fused",
+    "padding: removed": "No padding of batches", "prefill: removed": "No prefill between decode steps",
+    "sampling": "Sampling",
 }  # fmt: skip
 _GROUPS = {"kernel": "Kernels", "op": "Operators"}
 _COLOURS = {
