@@ -295,6 +295,10 @@ def _served(put: Any) -> None:
         for i in range(24)
     ]  # fmt: skip
     lines = "\n".join(map(json.dumps, rows))
+    for rank in range(2):
+        put("expert-hotspots", f"decode_{rank}.csv", "".join(f"{9 * i + rank},{40 - i},{i}\n" for i in range(12)))
+    counts = "".join(f"decode,{i % 3},{i % 2},{i},{50 * i}\n" for i in range(12))
+    put("expert-counts", "experts.csv", f"phase,layer,rank,expert,tokens\n{counts}")
     put("requests", "requests.jsonl", lines)
     lists = {"ttfts": [0.1] * 9, "itls": [[0.01, 0.02]] * 9, "output_lens": [3] * 9, "errors": [""] * 9}
     put("requests-benchmark", "result.json", json.dumps({"request_throughput": 2.0, **lists}))

@@ -6,7 +6,7 @@ import pytest
 from stepscope.core.errors import MissingTable, UnknownName
 from stepscope.core.result_tables import CYCLES
 from stepscope.core.schema import SPANS, STEPS, TABLES
-from stepscope.core.trace import Meta, Result, Results, Run, StoredTables, Trace, extent_ns
+from stepscope.core.trace import Meta, Result, Results, Run, Trace, extent_ns
 
 STEP = STEPS.conform(pl.DataFrame({"step": [3], "ts_ns": [0], "dur_ns": [10]}))
 TRACE = Trace(Meta("a.json", "kineto", rank=2), {"steps": STEP})
@@ -106,44 +106,3 @@ def test_a_run_opens_traces_one_at_a_time():
 def test_the_extent_of_spans_goes_from_the_first_start_to_the_last_end():
     spans = pl.DataFrame({"ts_ns": [30, 10, 20], "dur_ns": [1, 50, 0]})
     assert extent_ns(spans) == (10, 60)
-
-
-def stored(**made):
-    """Two tables in files, of which every reading is counted."""
-    read = []
-
-    def read_one(name):
-        read.append(name)
-        return TABLES[name].empty() if name == "spans" else STEP
-
-    files = {"spans": "x/spans.parquet", "steps": "x/steps.parquet"}
-    return StoredTables(files, {"spans": 0, "steps": 1}, read_one, made), read
-
-
-def test_stored_tables_are_read_when_asked_for_and_once():
-    tables, read = stored()
-    trace = Trace(Meta("a.json", "kineto"), tables)
-    assert (len(trace.tables), list(trace.tables), "ops" in trace.tables) == (2, ["spans", "steps"], False)
-    assert repr(trace) == "Trace('a.json', kineto, spans 0, steps 1)"
-    assert trace.ops.is_empty()
-    assert read == []
-    assert trace.steps is trace.steps is STEP
-    assert read == ["steps"]
-    with pytest.raises(KeyError):
-        _ = trace.tables["ops"]
-
-
-def test_frames_in_place_of_stored_tables_share_what_was_read():
-    tables, read = stored()
-    trace = Trace(Meta("a.json", "kineto"), tables)
-    _ = trace.steps
-    longer = pl.concat([STEP, STEP])
-    other = trace.with_tables(steps=longer, ops=TABLES["ops"].empty())
-    assert other.heights() == {"spans": 0, "steps": 2, "ops": 0}
-    assert other.steps is longer
-    assert trace.steps is STEP
-    _ = other.spans, trace.spans
-    assert read == ["steps", "spans"]
-    assert isinstance(other.tables, StoredTables)
-    assert (other.tables.file("steps"), other.tables.file("spans")) == (None, "x/spans.parquet")
-    assert (len(other.tables), "ops" in other.tables) == (3, True)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import polars as pl
 
 import stepscope
-from stepscope.core.request_tables import HISTOGRAMS, REQUESTS
+from stepscope.core.request_tables import EXPERT_TOKENS, HISTOGRAMS, REQUESTS
 from stepscope.core.schema import COUNTERS
 from stepscope.core.trace import Meta, Trace
 
@@ -56,3 +56,26 @@ def test_a_full_cache_is_named_with_stopped_and_waiting_requests():
 
 def test_a_cache_with_room_is_no_finding():
     assert not scraped(vllm__kv_cache_usage_perc=(0.5, 0.9), vllm__num_preemptions_total=(100, 100))
+
+
+def report_of(*rows):
+    """Rows of phase, rank, tokens, of one layer with an expert on each rank."""
+    frame = pl.DataFrame(rows, schema=["phase", "rank", "n_tokens"], orient="row")
+    tokens = EXPERT_TOKENS.conform(frame.with_columns(layer=0, expert=0))
+    return stepscope.report(Trace(Meta("decode_0.csv", "expert-hotspots", n_events=4), {"expert_tokens": tokens}))
+
+
+def test_uneven_experts_are_a_finding_of_each_phase_with_the_advice_once():
+    report = report_of(("decode", 0, 30), ("decode", 1, 10), ("prefill", 0, 26), ("prefill", 1, 14))
+    assert "decode: 2 experts a layer, 1 layer, 40 tokens" in report.headline
+    first, second = report.findings
+    assert first.title == "Experts load ranks unevenly in decode: the busiest rank of a layer gets 1.50 × the mean"
+    assert first.details[0].startswith("Spread evenly, experts would take 67 % of their time")
+    assert "--enable-eplb" in first.details[-1]
+    assert not any("eplb" in detail for detail in second.details)
+
+
+def test_even_experts_are_none():
+    report = report_of(("decode", 0, 20), ("decode", 1, 20))
+    assert not report.findings
+    assert report.quality[0].startswith("Only tokens by expert were counted")

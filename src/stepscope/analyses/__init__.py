@@ -39,6 +39,7 @@ _OF_TRACES = {
     "mfu": "stepscope.analyses.costs.mfu",
     "batches": "stepscope.analyses.steps.batches",
     "requests": "stepscope.analyses.steps.requests",
+    "expert-load": "stepscope.analyses.ranks.expert_load",
     "idle": "stepscope.analyses.steps.idle",
     "critical-path": "stepscope.analyses.critical_path.critical_path",
     "predictions": "stepscope.analyses.critical_path.predictions",

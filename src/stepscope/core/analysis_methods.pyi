@@ -169,6 +169,12 @@ class AnalysisMethods:
         by: Literal['metric', 'scrape', 'request'] = 'metric',
     ) -> pl.DataFrame:
         """What requests to a server took, and why slow ones were slow."""
+    def expert_load(
+        self,
+        *,
+        by: Literal['phase', 'layer', 'rank', 'expert'] = 'layer',
+    ) -> pl.DataFrame:
+        """How evenly experts and their ranks are loaded, by the tokens that an engine counted."""
     def idle(
         self,
         *,

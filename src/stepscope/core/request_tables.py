@@ -1,4 +1,4 @@
-"""Tables of what requests to an engine that serves a model took: one by one, and as histograms of the engine."""
+"""Tables of an engine that serves a model: its requests one by one and as histograms, and the load of its experts."""
 
 from __future__ import annotations
 
@@ -42,4 +42,16 @@ HISTOGRAMS = Table(
         Column("total", pl.Float64(), "sum of all values, in rows without upper end"),
     ),
     never_null=("ts_ns", "metric", "n"),
+)
+EXPERT_TOKENS = Table(
+    "expert_tokens",
+    "how many tokens an expert of a model (MoE) got, as its engine counted them",
+    (
+        Column("phase", Name, "prefill or decode; null: not recorded", key=True),
+        Column("layer", pl.Int64(), "number of the layer among those with experts", key=True),
+        Column("rank", pl.Int32(), "the rank that holds the expert", key=True),
+        Column("expert", pl.Int64(), "number of the expert on its rank", key=True),
+        Column("n_tokens", pl.Int64(), "tokens that it got in all of the recording"),
+    ),
+    never_null=("layer", "expert", "n_tokens"),
 )

@@ -6,7 +6,7 @@ Run is all traces or results of one job.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping  # noqa: TC003  stored traces are read by these types
 from dataclasses import dataclass, field, replace
 from html import escape
 from types import MappingProxyType
@@ -16,6 +16,7 @@ from stepscope.core.analysis_methods import AnalysisMethods
 from stepscope.core.errors import MissingTable, UnknownName
 from stepscope.core.hooks import verb
 from stepscope.core.schema import TABLES
+from stepscope.core.stored_tables import StoredTables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -63,63 +64,11 @@ def extent_ns(spans: pl.DataFrame) -> tuple[int, int]:
     return int(starts.min()), int((starts + spans["dur_ns"].to_numpy()).max())
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class StoredTables(Mapping[str, "pl.DataFrame"]):
-    """Tables in files, which are read on first use and stay in memory.
-
-    `files` has the Parquet file of each table, `n_rows` its length, `read` makes the frame of one; `made` are frames
-    that replace files or have none. `lease` keeps the files from being deleted. `verify` raises CorruptInput if the
-    file of a table is not as it was written.
-    """
-
-    files: Mapping[str, str]
-    n_rows: Mapping[str, int]
-    read: Callable[[str], pl.DataFrame]
-    made: Mapping[str, pl.DataFrame] = field(default_factory=dict)
-    lease: object = None
-    verify: Callable[[str], object] = bool
-    _frames: dict[str, pl.DataFrame] = field(default_factory=dict, repr=False)
-
-    def __getitem__(self, name: str) -> pl.DataFrame:
-        if name in self.made:
-            return self.made[name]
-        if name not in self._frames:
-            if name not in self.files:
-                raise KeyError(name)
-            self._frames[name] = self.read(name)
-        return self._frames[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys((*self.files, *self.made)))
-
-    def __len__(self) -> int:
-        return len({*self.files, *self.made})
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.made or name in self.files
-
-    def file(self, name: str) -> str | None:
-        """The file of the table, which is as it was written; None if it is not in a file. Raises CorruptInput."""
-        if name in self.made or name not in self.files:
-            return None
-        self.verify(name)
-        return self.files[name]
-
-    def height(self, name: str) -> int:
-        """Rows of the table, without reading it."""
-        return self.made[name].height if name in self.made else self.n_rows[name]
-
-    def with_made(self, tables: Mapping[str, pl.DataFrame]) -> StoredTables:
-        """The same with frames in place of some files, sharing what was read."""
-        return replace(self, made={**self.made, **tables})
-
-
 @dataclass(frozen=True, slots=True)
 class Trace:
     """One process' recording: read-only tables (see `stepscope.core.schema`) and metadata.
 
-    A table that the file does not provide reads as an empty frame; analyses use `require`, which names what is
-    missing instead.
+    A table that the file does not provide reads as an empty frame; `require` names what is missing instead.
     """
 
     meta: Meta
@@ -142,9 +91,13 @@ class Trace:
         if frame.is_empty():
             what, topic = f"{name} ({TABLES[name].doc})", _TOPICS.get(name, "")
             held = [other for other, n_rows in self.heights().items() if n_rows and other not in _NO_SUBJECTS]
-            no_timeline = self.spans.is_empty() and held and not topic
             hint = f"it holds {', '.join(held)}, and no timeline: stepscope report shows what they say"
-            raise MissingTable(what, needed_by=needed_by, topic=topic, hint=hint if no_timeline else "")
+            raise MissingTable(
+                what,
+                needed_by=needed_by,
+                topic=topic,
+                hint=hint if held and not topic and self.spans.is_empty() else "",
+            )
         return frame
 
     def require_clock(self, *, needed_by: str) -> None:
@@ -185,9 +138,8 @@ class Trace:
 
     def with_tables(self, **tables: pl.DataFrame) -> Trace:
         """A copy with some tables replaced."""
-        if isinstance(self.tables, StoredTables):
-            return replace(self, tables=self.tables.with_made(tables))
-        return replace(self, tables={**self.tables, **tables})
+        held = self.tables
+        return replace(self, tables=held.with_made(tables) if isinstance(held, StoredTables) else {**held, **tables})
 
     def heights(self) -> dict[str, int]:
         """Rows of each table that the trace holds; reads none."""
@@ -364,6 +316,11 @@ class Trace:
         return self.table("histograms")
 
     @property
+    def expert_tokens(self) -> pl.DataFrame:
+        """Tokens that experts of a model got, as an engine counted them."""
+        return self.table("expert_tokens")
+
+    @property
     def issues(self) -> pl.DataFrame:
         """What was dropped, guessed or repaired."""
         return self.table("issues")
@@ -494,7 +451,5 @@ def _element(title: str, about: str, heads: tuple[str, ...], rows: Sequence[tupl
     """A small table with a heading, as HTML in which all text is escaped."""
     head = "".join(f"<th>{escape(word)}</th>" for word in heads)
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return (
-        f"<div><b>{escape(title)}</b><br>{escape(about)}"
-        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-    )
+    what = f"<b>{escape(title)}</b><br>{escape(about)}"
+    return f"<div>{what}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"

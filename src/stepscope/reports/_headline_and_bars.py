@@ -29,6 +29,7 @@ _TOOLS = {
     "kineto": "Chrome trace", "perfetto": "Perfetto trace", "ncu-csv": "Nsight Compute", "ncu-text": "Nsight Compute",
     "ncu-rep": "Nsight Compute", "kernel-table": "Kernel table", "nsys": "Nsight Systems",
     "nsys-stats": "Nsight Systems", "requests": "Requests", "metrics": "Engine metrics",
+    "expert-hotspots": "Tokens by expert", "expert-counts": "Tokens by expert",
 }  # fmt: skip
 #: What issues of severity error say about a file, the first that it has.
 _LOSSES = {

@@ -1,22 +1,27 @@
-"""What a report says of requests: what they took, which were slow, and whether the KV cache was too small."""
+"""What a report says of requests, of the KV cache that they share, and of the experts that get their tokens."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
+from stepscope.analyses.ranks.expert_load import EXPERT_LOAD, expert_load
 from stepscope.analyses.resources.counters import COUNTER_SUMMARY, counters
 from stepscope.analyses.steps.requests import REQUEST_SUMMARY, requests, slowest_requests
 from stepscope.core.errors import MissingTable
 from stepscope.core.report import Block
-from stepscope.core.units import counted, duration, percent, sum_of
+from stepscope.core.units import count, counted, duration, percent, sum_of
 from stepscope.reports._quality import lacks_of_issues
-from stepscope.reports._summary import Cost, Summary
+from stepscope.reports._stragglers import SPREAD_EXPERTS, UNEVEN
+from stepscope.reports._summary import Cost, Lack, Summary
 from stepscope.reports._tables import known_columns, number
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from stepscope.core.trace import Trace
 
 _SLOWEST = 5
@@ -33,6 +38,8 @@ _CACHE_ADVICE = (
     " requests at once (--max-num-seqs, --max-running-requests)"
 )
 _NAMES = {"ttft": "first token", "itl": "between tokens", "tpot": "per token"}
+_LAYERS = 8
+_COUNTS = Lack("expert_counts", "Only tokens by expert were counted: how long anything took is unknown.")
 
 
 def request_blocks(trace: Trace) -> list[Block]:
@@ -120,3 +127,43 @@ def facts_of_requests(trace: Trace) -> list[str]:
 def _bounds(row: dict[str, float | None], name: str) -> str:
     low, high = row[f"{name}_ns"], row[f"{name}_high_ns"]
     return duration(low) if row["max_ns"] is not None else f"{duration(low)} to {duration(high) if high else 'more'}"
+
+
+def summary_of_experts(trace: Trace) -> Summary:
+    """How evenly the experts of each phase load the ranks, and the least even layers."""
+    tokens = trace.expert_tokens
+    phases, layers = expert_load(tokens, by="phase"), expert_load(tokens)
+    rows = list(phases.iter_rows(named=True))
+    costs = [_cost(row) for row in rows if (row["imbalance_ratio"] or 0.0) > UNEVEN]
+    if costs:
+        costs[0] = replace(costs[0], details=(*costs[0].details, SPREAD_EXPERTS))  # once is enough
+    blocks = (
+        Block("Experts", EXPERT_LOAD, phases, "show expert-load --by phase"),
+        Block("Layers with the least even ranks", EXPERT_LOAD, layers.head(_LAYERS), "show expert-load"),
+    )
+    return Summary(
+        trace.meta,
+        recorded_ns=0,
+        windows_ns=(1,),
+        costs=tuple(costs),
+        tables=blocks,
+        quality=(_COUNTS, *lacks_of_issues(trace.issues)),
+        issues=trace.issues,
+        facts=tuple(_fact(row) for row in rows),
+    )
+
+
+def _fact(row: dict[str, Any]) -> str:
+    phase = "" if row["phase"] is None else f"{row['phase']}: "
+    size = f"{counted(row['n_experts'], 'expert')} a layer, {counted(row['n_layers'], 'layer')}"
+    return f"{phase}{size}, {count(row['n_tokens'])} tokens"
+
+
+def _cost(row: dict[str, Any]) -> Cost:
+    phase = "" if row["phase"] is None else f" in {row['phase']}"
+    ratio = row["imbalance_ratio"]
+    title = f"Experts load ranks unevenly{phase}: the busiest rank of a layer gets {ratio:.2f} × the mean"
+    details = [f"Spread evenly, experts would take {percent(1 / ratio)} of their time, as far as it grows with tokens"]
+    idle = row["n_idle"]
+    details += [f"{counted(idle, 'expert')} of all layers got no token at all"] if idle else []
+    return Cost(f"experts {row['phase']}", title, None, tuple(details), "show expert-load")

@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 #: Collective calls of all ranks that a report analyses: more would take many seconds and over half a gigabyte.
 MOST_CALLS = 1_000_000
 _SHOWN = 3
+SPREAD_EXPERTS = (
+    "→ spread experts anew or copy busy ones: --enable-eplb of vLLM and SGLang; in training, a balancing loss"
+)
 #: Ranks with that much more than the mean of tokens make experts uneven.
-_UNEVEN = 1.1
+UNEVEN = 1.1
 _IN_PHASE = {"forward": "in the forward pass", "backward": "in the backward pass", "optimizer": "in the optimizer"}
 _FACTS = (
     "rank", "kind", "cause", "lateness_ns", "blame_ns", "share_ratio", "confidence", "pattern", "phase", "since_step",
@@ -85,18 +88,17 @@ def _uneven_experts(parts: Sequence[RankCalls], step_ns: float | None) -> list[F
         return []
     waited = sum_of(layers["total_wait_ns"])
     ratio = sum_of(layers["most_bytes"] * layers["n"]) / max(sum_of(layers["received_bytes"] * layers["n"]), 1)
-    if ratio < _UNEVEN or not waited:
+    if ratio < UNEVEN or not waited:
         return []
     n_steps = max(part.calls["step"].drop_nulls().n_unique() for part in parts)
     each_ns = waited / n_steps if n_steps else waited
     worst = layers.row(0, named=True)
     wait = f"Ranks wait {duration(each_ns)} {'a step' if n_steps else 'in all'} for the results of others, on the mean"
     most = f"Layer {worst['layer']} costs most: rank {worst['rank']} gets {worst['imbalance_ratio']:.2f} times"
-    advice = "→ spread experts anew or copy busy ones: --enable-eplb of vLLM and SGLang; in training, a balancing loss"
     title = f"Experts are loaded unevenly: who gets most tokens gets {ratio:.2f} times the mean"
     share = each_ns / step_ns if step_ns and n_steps else None
     label = "per step" if n_steps else "in all"
-    return [Finding(title, (wait, f"{most} the mean", advice), each_ns, label, share, "show experts")]
+    return [Finding(title, (wait, f"{most} the mean", SPREAD_EXPERTS), each_ns, label, share, "show experts")]
 
 
 def _unpacked(packs: Sequence[bytes]) -> list[RankCalls]:

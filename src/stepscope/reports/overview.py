@@ -213,7 +213,7 @@ def summarise(trace: Trace) -> Summary:
 
 
 def _without_profile(trace: Trace) -> Summary | None:
-    """The summary of sums, requests, counters, or kernels without times; None if the trace has a timeline."""
+    """The summary of sums, requests, experts, counters, or kernels without times; None if there is a timeline."""
     if isinstance(trace, Results) and trace.spans.is_empty():
         from stepscope.reports._results import summarise_results
 
@@ -222,6 +222,10 @@ def _without_profile(trace: Trace) -> Summary | None:
         from stepscope.reports._requests import summary_of_requests
 
         return summary_of_requests(trace)
+    if trace.spans.is_empty() and not trace.expert_tokens.is_empty():
+        from stepscope.reports._requests import summary_of_experts
+
+        return summary_of_experts(trace)
     if trace.spans.is_empty() or only_scheduled(trace):
         from stepscope.reports._counters import summary_of_counters
 

@@ -31,7 +31,8 @@ from stepscope.core.errors import CorruptInput, StepscopeError, UnsupportedVersi
 from stepscope.core.result_tables import RESULTS
 from stepscope.core.schema import TABLES
 from stepscope.core.soundness import FACTS, flaw_of, in_order
-from stepscope.core.trace import Meta, Result, Results, StoredTables, Trace
+from stepscope.core.stored_tables import StoredTables
+from stepscope.core.trace import Meta, Result, Results, Trace
 from stepscope.core.version import program_version
 
 if TYPE_CHECKING:
