@@ -215,7 +215,9 @@ def _flip(path: Path, random: Random) -> None:
 
 
 def _swap(path: Path, random: Random) -> None:
-    path.write_bytes(random.choice(sorted(path.parent.glob("*.parquet"))).read_bytes())
+    others = sorted(one for one in path.parent.glob("*.parquet") if one.is_file())
+    if others and path.is_file():
+        path.write_bytes(random.choice(others).read_bytes())
 
 
 def _into_folder(path: Path, _: Random) -> None:

@@ -174,6 +174,7 @@ def test_another_table_under_the_name_is_not_taken(full, tmp_path):
         ({"tables": {"spans": {"n_rows": 2}}}, "missing required field `size_bytes`"),
         ({"tables": {"spans": {"n_rows": -1, "size_bytes": 1}}}, "`int` >= 0"),
         ({"tables": [1]}, "Expected `object`, got `array`"),
+        ({"\ud800n_by": 1}, "surrogates not allowed"),
     ],
 )
 def test_a_description_that_lacks_what_it_should_say_is_damage(full, tmp_path, changes, reason):

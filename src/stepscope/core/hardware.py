@@ -191,7 +191,7 @@ def _decoded(text: bytes, path: str) -> _File:
         decoded = msgspec.json.decode(text, type=_File)
         for accelerator in decoded.accelerators:
             _check(accelerator)
-    except (msgspec.MsgspecError, UnicodeDecodeError, re.error, ValueError) as error:
+    except (ValueError, RecursionError, re.error) as error:
         hint = 'as in {"accelerators": [{"name": "X", "memory_bytes_per_s": 3e12, "tensor": {"bf16": 1e15}}]}'
         raise StepscopeError(f"{path} does not describe accelerators: {error}", hint) from None
     return decoded

@@ -187,7 +187,7 @@ def read_folder(folder: str, document: Mapping[str, Any], *, label: str, lease: 
         raise UnsupportedVersion(f"{label} was written by stepscope {by}, whose tables have other columns", _AGAIN)
     try:
         said: Any = msgspec.convert(document, _DOCUMENT)
-    except msgspec.ValidationError as error:
+    except ValueError as error:  # other kinds of values, or text that is no Unicode
         raise CorruptInput(str(error), _AGAIN, path=files.joined(folder, META)) from None
     results = said.results or {}
     if unknown := {*said.tables} - {*TABLES} | {*results} - {*RESULTS}:

@@ -68,7 +68,7 @@ def load_state(path: Path) -> dict[str, Stream]:
         return {}
     except OSError as error:
         raise StepscopeError(f"cannot read {path}: {error.strerror}", "name another file with --state") from None
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
         hint = "remove it, and the watch learns anew, or name another file with --state"
         raise StepscopeError(f"{path} is no state of a watch", hint) from None
 

@@ -101,3 +101,12 @@ def test_without_a_readable_dump_it_says_so(tmp_path):
     (tmp_path / "nccl_trace_rank_0").write_bytes(b"\x80\x02cos\nsystem\n.")
     with pytest.raises(CorruptInput, match=r"no dump can be read \(nccl_trace_rank_0: .*no plain data"):
         load(tmp_path)
+
+
+def test_bytes_that_are_no_text_are_replaced_and_counted(tmp_path):
+    write(tmp_path, {0: dump([call(i) for i in range(9)])}, as_json=True)
+    path = tmp_path / "nccl_trace_rank_0"
+    path.write_bytes(path.read_bytes().replace(b'"nccl:', b'"nc\xa5l:', 1))
+    trace = load(tmp_path)
+    assert trace.collective_records.height == 9
+    assert issues_of(trace)["torn_dumps"] == 1

@@ -84,3 +84,9 @@ def test_deep_trees_are_walked(tmp_path):
         tree = node(f"s{i}", tree)
     trace = read(tmp_path, tree)
     assert trace.spans.filter(pl.col("category") == "kernel")["op_id"].to_list() == [299]
+
+
+def test_halves_of_characters_in_names_are_replaced(tmp_path):
+    trace = read(tmp_path, node("a\ud800", kernel("k\udfff", 10, **{"by\ud800": 1})))
+    assert trace.spans["name"].to_list() == ["a?", "k?"]
+    assert trace.kernel_metrics["metric"].to_list() == ["by?"]

@@ -8,7 +8,7 @@ import stepscope
 from stepscope.readers.recorded import recording_of
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"recorder": "another"}'])
+@pytest.mark.parametrize("text", ["", "[]", '{"recorder": "another"}', "[" * 100_000])
 def test_a_meta_json_of_others_is_no_recording(tmp_path, text):
     trace = str(tmp_path / "trace.json")
     assert recording_of(trace) == {}

@@ -40,3 +40,5 @@ def test_copies_are_work_of_the_device_at_their_end(tmp_path):
 def test_what_is_no_csv_of_that_kind_is_corrupt(tmp_path):
     with pytest.raises(CorruptInput, match="first line"):
         records_of(tmp_path, "a,b\n")
+    with pytest.raises(CorruptInput, match="header is damaged"):  # a quote that ends elsewhere
+        records_of(tmp_path, KERNELS.replace('"Stream_Id","', '"Stream_Id"', 1))

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import pytest
 from rocprof_files import dispatch, document
 
+from stepscope.core.errors import CorruptInput
 from stepscope.readers.rocm.rocprof_json import read_json
 
 
@@ -30,3 +32,8 @@ def test_unknown_kernels_and_operations_have_stand_ins():
     found = read_json(text, "a.json")
     assert found.dispatches["name"].to_list() == [None]
     assert found.calls.select("name", "domain").rows() == [("hip_api", "hip_api")]
+
+
+def test_a_document_nested_without_end_is_corrupt():
+    with pytest.raises(CorruptInput, match="recursion"):
+        read_json(b'{"rocprofiler-sdk-tool": [], "x": ' + b"[" * 100_000, "a.json")

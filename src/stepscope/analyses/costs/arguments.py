@@ -57,7 +57,7 @@ class Arguments:
             raise Unclear("element types were not recorded")
         try:
             parts = [msgspec.json.decode(text.encode()) if text else [] for text in (shapes, types, values)]
-        except (msgspec.MsgspecError, UnicodeError, AttributeError):
+        except (ValueError, RecursionError, AttributeError):
             raise Unclear("its recorded arguments are no JSON") from None
         if not all(isinstance(part, list) for part in parts):
             raise Unclear("its recorded arguments are no lists")

@@ -42,7 +42,7 @@ def elements(shapes: str | None) -> float | None:
         return float(math.prod(int(n) for n in numbers)) if all(n.isdigit() for n in numbers) else None
     try:
         parsed = json.loads(shapes)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return _count(parsed) if isinstance(parsed, list) else None
 

@@ -146,7 +146,7 @@ def _decoded(data: bytes, path: str, kind: type[T]) -> T:
         raise CorruptInput(f"a digest has less than {_MOST_BYTES >> 20} MB", _HINT, path=path)
     try:
         return msgspec.json.decode(data, type=kind)
-    except msgspec.DecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise CorruptInput(f"no digest of a run: {error}", _HINT, path=path) from None
 
 

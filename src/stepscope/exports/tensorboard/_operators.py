@@ -90,7 +90,7 @@ def _as_python(text: str) -> str:
         return "[]"
     try:
         return str(json.loads(text))
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 

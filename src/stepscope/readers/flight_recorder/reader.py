@@ -7,6 +7,7 @@ torn is a fact about its rank, so it is counted and never ends the reading.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -164,19 +165,24 @@ def _document(data: bytes, name: str) -> tuple[Fields, str]:
 def _from_json(data: bytes) -> tuple[object, str]:
     try:
         return _decoded(data), ""
-    except (msgspec.DecodeError, RecursionError) as error:
+    except UnicodeDecodeError as error:
+        problem = f"bytes that are no text: {error.reason}"
+        data = data.decode("utf-8", "replace").encode()
+        with suppress(ValueError, RecursionError):
+            return _decoded(data), problem
+    except (ValueError, RecursionError) as error:
         problem = str(error)
     # Of a file that ends early, the whole records count. Frames within a record are separated as records are.
     for match in reversed([*_BETWEEN.finditer(data, max(len(data) - _TORN_BYTES, 0))][-_MOST_TRIED:]):
         try:
             return _decoded(data[: match.start() + 1] + b"]}"), problem
-        except (msgspec.DecodeError, RecursionError):
+        except (ValueError, RecursionError):
             continue
     raise CorruptInput(f"not JSON: {problem}")
 
 
 def _decoded(data: bytes) -> object:
-    """The value of a JSON text, its records by column. Raises DecodeError, RecursionError."""
+    """The value of a JSON text, its records by column. Raises ValueError, RecursionError."""
     try:
         document: Any = _DOCUMENT.decode(data)
     except msgspec.ValidationError:  # not the usual kinds of values

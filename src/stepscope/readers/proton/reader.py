@@ -74,19 +74,20 @@ class _Rows:
                 self._kernel(node, above)
             elif node["frame"]["name"] != "ROOT":
                 scope = len(self.spans)
-                self.spans.append({"track_id": _HOST_TRACK, "name": node["frame"]["name"], "category": "user_range"})
+                name = _text(node["frame"]["name"])
+                self.spans.append({"track_id": _HOST_TRACK, "name": name, "category": "user_range"})
                 self.spans[-1]["parent_id"] = above
             open_ += [(child, scope) for child in reversed(node["children"])]
 
     def _kernel(self, node: Node, scope: int | None) -> None:
-        metrics, name = node["metrics"], str(node["frame"]["name"])
+        metrics, name = node["metrics"], _text(node["frame"]["name"])
         n = int(metrics.get(_COUNT) or 1)
         if not 0 < n <= _MOST_LAUNCHES:
             raise ValueError(f"{name} was launched {n} times")
         if n > 1:
             what = "launches are recorded as totals: each gets the mean of its kernel"
             self._issues.add("mean_durations", "info", n, what)
-        key = (str(metrics.get("device_type", "")), str(metrics.get("device_id", "0")))
+        key = (_text(metrics.get("device_type", "")), _text(metrics.get("device_id", "0")))
         track = self._devices.setdefault(key, len(self._devices) + 1)
         whole, rest = divmod(int(metrics[_TIME]), n)
         for i in range(n):
@@ -95,7 +96,7 @@ class _Rows:
             self.spans.append(row)
             self._tensor_core.append((span_id, is_tensor_core(name)))
             self._metrics += [
-                (span_id, key, _unit(key), float(value) / n)
+                (span_id, _text(key), _unit(key), float(value) / n)
                 for key, value in metrics.items()
                 if key not in _NOT_METRICS and isinstance(value, int | float)
             ]
@@ -123,10 +124,15 @@ class _Rows:
         yield (0, "cpu", None, None, None, None, None)
         for (kind, index), device_id in self._devices.items():
             about = (self._machine.get(kind) or {}).get(index) or {}
-            arch = str(about.get("arch") or "")
+            arch = _text(about.get("arch") or "")
             version = f"{arch[:-1]}.{arch[-1]}" if arch.isdecimal() else arch or None
             number = int(index) if index.isdecimal() else None
             yield device_id, _TYPES.get(kind, "accelerator"), number, None, about.get("num_sms"), None, version
+
+
+def _text(value: object) -> str:
+    """A text of the tree; JSON can hold halves of characters, which no table can."""
+    return str(value).encode("utf-8", "replace").decode()
 
 
 def _unit(metric: str) -> str | None:

@@ -45,7 +45,7 @@ def recording_of(path: str) -> dict[str, Any]:
     """The meta.json of a recording in the folder of a trace; empty if there is none."""
     try:
         recording = json.loads((Path(path).parent / RECORDING).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return recording if isinstance(recording, dict) and recording.get("recorder") == "stepscope" else {}
 

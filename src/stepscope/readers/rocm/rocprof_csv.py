@@ -10,7 +10,7 @@ import polars as pl
 
 from stepscope.core.errors import CorruptInput, UnknownFormat
 from stepscope.readers.common.source import Source
-from stepscope.readers.rocm.rocprof_files import family, kind_of
+from stepscope.readers.rocm.rocprof_files import family, has_header, kind_of
 from stepscope.readers.rocm.rocprof_records import AGENTS, AXES, CALLS, COPIES, DISPATCHES, METRICS, Records, stacked
 
 if TYPE_CHECKING:
@@ -68,6 +68,8 @@ def _table(source: Source) -> tuple[pl.DataFrame, str]:
         frame = frame.filter(~pl.all_horizontal(pl.all().is_null()))  # a blank line at the end
     except pl.exceptions.PolarsError as error:
         raise CorruptInput(str(error).splitlines()[0], "copy the file again", path=source.label) from None
+    if not has_header(kind, frame.columns):  # quotes that end elsewhere
+        raise CorruptInput("its header is damaged", "copy the file again", path=source.label)
     return frame, kind
 
 

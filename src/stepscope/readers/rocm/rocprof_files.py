@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 #: Columns by which the first line of each kind of file is known. The first kind that fits is taken.
 _HEADERS = {
@@ -20,6 +24,11 @@ _FILE = re.compile(
     r"^(?:(?P<prefix>.*)_)?(?P<kind>kernel_trace|counter_collection|memory_copy_trace|agent_info"
     r"|(?:hip_api|hip_runtime_api|hip_compiler_api|hsa_api|hsa_core_api|marker_api|rccl_api)_trace)\.csv$"
 )
+
+
+def has_header(kind: str, columns: Collection[str]) -> bool:
+    """Whether a file of this kind has the columns by which it is known."""
+    return set(_HEADERS[kind]) <= set(columns)
 
 
 def kind_of(head: bytes) -> str | None:

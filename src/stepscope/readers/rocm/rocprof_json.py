@@ -159,7 +159,7 @@ def read_json(text: bytes, label: str) -> Records:
     """The records of a document. Raises CorruptInput (not JSON, or not of that shape)."""
     try:
         tools = msgspec.json.decode(text, type=_Document).tools
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise CorruptInput(f"rocprofv3 JSON that cannot be read: {error}", "copy it again", path=label) from None
     parts = [_records(tool) for tool in tools]
     return Records(
