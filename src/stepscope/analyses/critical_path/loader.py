@@ -27,7 +27,7 @@ _BURSTS = 0.05
 _LONGEST_COPY_NS, _USUAL_COPY_NS = 1_000_000, 50_000
 _MOST_WORKERS = 16
 #: So many batches of bursts must have taken the same time for the number of workers to be known.
-_SEEN = 4
+_LEAST_REPEATS = 4
 
 
 def loader_limits(spans: pl.DataFrame, threads: Threads) -> tuple[Limits, dict[int, bool]]:
@@ -104,7 +104,7 @@ def _repeats(served: Ints) -> bool:
 
     Where each batch is waited for, only their rate counts, which any number of workers explains.
     """
-    return served.size >= _SEEN and bool(served.std() < _BURSTS * served.mean())
+    return served.size >= _LEAST_REPEATS and bool(served.std() < _BURSTS * served.mean())
 
 
 def _in_bursts(took: Ints, turn: float) -> bool:
