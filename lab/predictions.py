@@ -175,9 +175,11 @@ def oracle(args: argparse.Namespace) -> None:
     taus = [tau for group in programs if group and (tau := kendall(group)) is not None]
     firsts = [right for group in programs if group and (right := first_right(group)) is not None]
     bound = [a for a in rows if {"queue full", "loader-bound"} & a.kinds and a.basis not in ("", "bound")]
-    taken = sum(a.predicted < a.truth - 0.02 for a in bound)
+    taken = [a for a in bound if a.predicted < a.truth - 0.02]
     print(f"\nKendall τ: mean {np.mean(taus):.3f}; first right: {np.mean(firsts):.1%} of {len(firsts)} programs")
-    print(f"gains that queue or loader takes back: {taken} of {len(bound)}")
+    print(
+        f"gains that queue or loader takes back: {len(taken)} of {len(bound)}, seeds {sorted({a.seed for a in taken})}"
+    )
     print(f"no answer: {sum(bool(a.failure) for a in rows)}", {a.failure for a in rows if a.failure})
     for a in sorted(rows, key=lambda a: -abs(a.error))[: args.worst]:
         print(f"{a.seed:4} {a.error:+8.1%} truth {1 - a.truth:6.1%} said {1 - a.predicted:6.1%} {a.basis} "

@@ -46,3 +46,17 @@ def test_a_multiple_of_the_number_of_workers_is_not_taken_for_it():
     limits, _ = limits_of(*fetches, work=50)
     made = limits.producer >= 0
     assert (limits.producer[made] == np.flatnonzero(made) - 1).all()
+
+
+BURST = (12000, 60, 60, 60)
+
+
+def test_two_bursts_do_not_tell_the_number_of_workers():
+    limits, known = limits_of(*BURST, 10500, 70, 60, 50)
+    assert known == {0: False}
+    assert (limits.after > 0).any()
+
+
+def test_many_bursts_of_the_same_length_tell_the_pace():
+    _, known = limits_of(*BURST * 6)
+    assert known == {0: True}

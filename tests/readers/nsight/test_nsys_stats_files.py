@@ -11,6 +11,7 @@ def test_a_table_is_known_by_its_header():
     assert has_table(KERN_HEADER.encode())
     assert not has_table(b"Time (%),Total Time\n")
     assert not has_table(b"Time (%),Total Time (ns),12,4\n")
+    assert not has_table(b"Time (%),Total Time (ns),Name," + b"(" * 5000 + b"\n")
 
 
 @pytest.mark.parametrize(

@@ -255,3 +255,13 @@ def test_a_meta_json_of_somebody_else_says_nothing(tmp_path, text):
 def test_an_issue_of_unknown_severity_is_a_warning(tmp_path):
     path = put(tmp_path, **META | {"issues": [{"code": "odd", "severity": "grave"}]})
     assert open_trace(path).issues.select("code", "severity").rows() == [("odd", "warning")]
+
+
+def test_a_damaged_parquet_file_on_which_polars_panics_is_corrupt(tmp_path, monkeypatch):
+    def panics(_):
+        raise pl.exceptions.PanicException("assertion failed")
+
+    monkeypatch.setattr(pl, "read_parquet", panics)
+    (tmp_path / "counters.parquet").write_bytes(b"PAR1 and so on")
+    with pytest.raises(CorruptInput, match="not a counters file: assertion failed"):
+        read_counters(str(tmp_path / "counters.parquet"))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from stepscope.analyses.common.batch_names import is_sampling
 from stepscope.analyses.common.device_work import COMMUNICATION, COMPUTATION, MEMCPY
 from stepscope.analyses.critical_path.longest_path import KIND_CODE, KINDS, divided, kinds_of
-from stepscope.analyses.critical_path.replay import COPY, GUESSED, QUEUE, SYNC, Changes, Program, unchanged
+from stepscope.analyses.critical_path.replay import COPY, GUESSED, LOADER, QUEUE, SYNC, Changes, Program, unchanged
 from stepscope.analyses.critical_path.threads import LONG_AGO, Threads
 from stepscope.analyses.critical_path.work import WAITS, Work, called_within
 from stepscope.analyses.steps.batches import factors_without
@@ -362,9 +362,9 @@ def _fetches(program: Program) -> list[Intervals]:
     """
     threads = program.threads
     held = list(_spans_like(program.spans, threads, lambda _: True, ("dataloader",)))
-    for thread, is_known in program.loader_known.items():
-        if is_known:
-            held[thread] = nowhere(threads)[thread]
+    moments = program.graph.moments
+    for thread in np.unique(moments.thread[moments.kind == LOADER]):
+        held[thread] = nowhere(threads)[thread]
     return held
 
 

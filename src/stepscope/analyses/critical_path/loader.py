@@ -26,6 +26,8 @@ _BURSTS = 0.05
 #: Taking a batch over takes no more than this; if all fetches are waits it is taken for the shorter time.
 _LONGEST_COPY_NS, _USUAL_COPY_NS = 1_000_000, 50_000
 _MOST_WORKERS = 16
+#: So many batches of bursts must have taken the same time for the number of workers to be known.
+_LEAST_REPEATS = 4
 
 
 def loader_limits(spans: pl.DataFrame, threads: Threads) -> tuple[Limits, dict[int, bool]]:
@@ -45,8 +47,8 @@ def loader_limits(spans: pl.DataFrame, threads: Threads) -> tuple[Limits, dict[i
         if _makes_batches(spans, threads, int(thread), mine):
             continue
         fetched = _fetches(int(thread), threads.start[mine], threads.end[mine])
-        paces[int(thread)] = fetched is not None
-        limits = limits if fetched is None else limits.and_also(fetched)
+        paces[int(thread)] = fetched is not None and fetched[1]
+        limits = limits if fetched is None else limits.and_also(fetched[0])
     return limits, paces
 
 
@@ -62,8 +64,8 @@ def _makes_batches(spans: pl.DataFrame, threads: Threads, thread: int, fetches: 
     return bool(covered(busy, start, end).sum() > _PACED * (end - start).sum())
 
 
-def _fetches(thread: int, start: Ints, end: Ints) -> Limits | None:
-    """The limits of the fetches of one thread; None if it never waited."""
+def _fetches(thread: int, start: Ints, end: Ints) -> tuple[Limits, bool] | None:
+    """The limits of the fetches of one thread, and whether they are certain; None if it never waited."""
     took, turn, own = end - start, np.diff(end), start[1:] - end[:-1]
     if took.size < LEAST_HELD:
         return None
@@ -86,7 +88,7 @@ def _fetches(thread: int, start: Ints, end: Ints) -> Limits | None:
     after = np.where(waited, served, usual(served, mine))
     after[producer < 0] = int(np.median(served[mine]))
     n = at.size
-    return Limits(
+    limits = Limits(
         np.full(n, thread, np.int64),
         at,
         np.where(waited, start, at),
@@ -94,6 +96,15 @@ def _fetches(thread: int, start: Ints, end: Ints) -> Limits | None:
         np.maximum(producer, -1),
         after,
     )
+    return limits, bool(waited.all()) or _repeats(served[mine])
+
+
+def _repeats(served: Ints) -> bool:
+    """Whether batches of a burst took the same time often enough to know how many workers there are.
+
+    Where each batch is waited for, only their rate counts, which any number of workers explains.
+    """
+    return served.size >= _LEAST_REPEATS and bool(served.std() < _BURSTS * served.mean())
 
 
 def _in_bursts(took: Ints, turn: float) -> bool:

@@ -40,6 +40,7 @@ FOR_PEOPLE = re.compile(rb"^ *(?:Time ?\(%\) {2,}Total Time|Total \(\w+\) {2,}\w
 NUMBERED_KERNELS = re.compile(rb'^"?(?:short|demangled|mangled)Name"?,[^\n]*\n"?\d+"?,', re.IGNORECASE)
 _LABEL = re.compile(r"^\s*(?P<label>.*?)\s*(?:\((?P<unit>[^()]*)\))?\s*$")
 _NUMBER = re.compile(r"^-?[\d.,]+$")
+_LONGEST_LABEL = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,8 @@ def columns_of(line: bytes) -> tuple[Column, ...]:
     fields = next(csv.reader([line.decode("utf-8", "replace").strip()]), [])
     while fields and not fields[-1].strip():  # a comma at the end
         fields.pop()
-    if len(fields) < 4 or any(not field.strip() or _NUMBER.match(field.strip()) for field in fields):
+    is_label = (0 < len(field.strip()) < _LONGEST_LABEL and not _NUMBER.match(field.strip()) for field in fields)
+    if len(fields) < 4 or not all(is_label):
         return ()
     parts = [match.groupdict(default="") for field in fields if (match := _LABEL.match(field))]
     return tuple(Column(part["label"].lower(), part["unit"]) for part in parts)

@@ -51,7 +51,7 @@ def read_counters(path: str | Source, issues: IssueLog | None = None) -> pl.Data
             frame = pl.read_parquet(io.BytesIO(text))
         else:
             frame = pl.read_csv(io.BytesIO(text), infer_schema=False, truncate_ragged_lines=True)
-    except (pl.exceptions.PolarsError, UnicodeError) as error:
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, UnicodeError) as error:
         reason = str(error).splitlines()[0]
         raise CorruptInput(f"not a counters file: {reason}", _HINT, path=path) from None
     missing = [name for name in COUNTER_COLUMNS if name not in frame.columns]
