@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import os
 import pathlib
+import threading
 
 import pytest
 
 from stepscope.core import machine
-from stepscope.core.machine import cores, cores_at_most, memory_bytes
+from stepscope.core.machine import cores, cores_at_most, cores_for_threads, memory_bytes, threads_for
 
 MEMINFO = "MemTotal:       32000000 kB\nMemFree:         1000000 kB\nMemAvailable:   20000000 kB\nHugePages: 0\n"
 
@@ -78,3 +79,20 @@ def test_a_caller_may_allow_fewer_cores():
     with cores_at_most(100):
         assert cores() == 6
     assert cores() == 6
+
+
+@pytest.mark.usefixtures("system")
+@pytest.mark.parametrize(("share", "expected"), [("", 6), ("2", 2), ("0", 1), ("64", 6), ("many", 6)])
+def test_a_worker_process_has_threads_for_its_share_of_the_cores(share, expected, monkeypatch):
+    monkeypatch.setenv("POLARS_MAX_THREADS", share)
+    assert cores_for_threads() == expected
+
+
+@pytest.mark.parametrize(("n_cores", "n_rows", "is_mine"), [(2, 10**6, False), (1, 10**6, True), (2, 1_000, True)])
+def test_work_on_many_rows_runs_at_the_same_time(n_cores, n_rows, is_mine, monkeypatch):
+    monkeypatch.setattr(machine, "cores_for_threads", lambda: n_cores)
+    with threads_for(n_rows) as start:
+        ran_on, failed = start(threading.get_ident), start(int, "seven")
+        assert (ran_on() == threading.get_ident()) is is_mine
+        with pytest.raises(ValueError, match="seven"):
+            failed()

@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 from bar_notes import texts
 
-from stepscope.reports._device import device_time
+from stepscope.reports._device import device_time, work_of
 from stepscope.reports._summary import scope_of
 
 
 def timed(trace):
-    return device_time(trace, scope_of(trace))
+    return device_time(trace, scope_of(trace), work_of(trace))
 
 
 def costs(trace):

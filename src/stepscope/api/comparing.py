@@ -123,7 +123,7 @@ def _is_timed(run: list[Processes]) -> bool:
 
 def _with_gains(result: Comparison, other: Run) -> Comparison:
     """The comparison with what it is worth to remove each cause from the other run, if that is a single trace."""
-    from stepscope.analyses.critical_path.predictions import gains, tables_of
+    from stepscope.analyses.critical_path.predictions import gains, replayed_program, tables_of
 
     step = result.step_time
     questions = [] if step is None or result.step_verdict != "different" else [_undone(c, step) for c in result.causes]
@@ -131,7 +131,7 @@ def _with_gains(result: Comparison, other: Run) -> Comparison:
         return result
     trace = next(iter(other))
     try:
-        answers = gains(tables_of(trace), questions, step.other)
+        answers = gains(replayed_program(tables_of(trace)), questions, step.other)
     except MissingTable:  # nothing was recorded of the host
         return result
     causes = (replace(cause, gain=gain) for cause, gain in zip(result.causes, answers, strict=True))

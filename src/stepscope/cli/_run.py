@@ -95,7 +95,7 @@ def _size(path: str) -> int:
 
 
 # Parameters of glibc's mallopt, from <malloc.h>.
-_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -2, -3, -8
 
 
 def keep_freed_memory() -> None:
@@ -110,6 +110,7 @@ def keep_freed_memory() -> None:
             tune(_MMAP_THRESHOLD, 32 << 20)
             tune(_TRIM_THRESHOLD, 512 << 20)
             tune(_TOP_PAD, 16 << 20)
+            tune(_ARENA_MAX, 1)  # else each thread keeps what it frees for itself
 
 
 Paths = Annotated[list[str], typer.Argument(metavar="PATH", help="Trace files, folders or patterns.")]

@@ -22,6 +22,7 @@ Intervals = tuple[Ints, Ints]
 
 _INT64_MAX = 2**63 - 1
 _CHUNK = 1 << 17  # rows per piece of work, so that the many temporary arrays stay in the CPU cache
+_NEAR = 1 << 15  # rows whose parents are looked up at once
 _HOPS = 8  # steps from parent to parent, after which building the tree pays
 
 
@@ -173,10 +174,16 @@ def enclosing(starts: Ints, ends: Ints, groups: Ints) -> Ints:
 def nearest(parents: Ints, wanted: Bools) -> Ints:
     """For each row the nearest wanted row among itself and its ancestors, -1 if none is wanted."""
     target = np.where(wanted, np.arange(parents.size), parents)
-    pending = np.flatnonzero(~wanted & (parents >= 0))
-    # Every pending row points past unwanted ancestors only; pointing where its target points doubles the stride.
-    while (pending := pending[(target[pending] >= 0) & ~wanted[target[pending]]]).size:
-        target[pending] = target[target[pending]]
+    # Parents mostly come before their children, and not far: piece by piece, most of them are done already.
+    for low in range(0, parents.size, _NEAR):
+        piece = target[low : low + _NEAR]
+        pending = np.flatnonzero(~wanted[low : low + _NEAR] & (piece >= 0))
+        at = piece[pending]
+        # Every pending row points past unwanted ancestors only; pointing where its target points doubles the stride.
+        while (further := ~wanted[at]).any():
+            pending, at = pending[further], target[at[further]]
+            piece[pending] = at
+            pending, at = pending[at >= 0], at[at >= 0]
     return target
 
 
@@ -282,9 +289,13 @@ class _Axis:
 
     def place(self, index: Ints, times: Ints) -> Ints:
         """Position on the axis of each time (within low and high) of each group; it keeps their order."""
+        placed: Ints = index * self.width
         if self.ranks is None:
-            return index * self.width + (times - self.low)
-        return index * self.width + (np.searchsorted(self.ranks, times, side="right") - 1)
+            placed += times
+            placed -= self.low
+        else:
+            placed += np.searchsorted(self.ranks, times, side="right") - 1
+        return placed
 
     def times(self, index: Ints, placed: Ints) -> Ints:
         """The time at each position."""
@@ -349,9 +360,8 @@ def _length_below(iv: Intervals, below: Ints, points: Ints) -> Ints:
 
 def _run_index(groups: Ints) -> Ints:
     """0 for the rows of the first run of equal values, 1 for those of the second, and so on."""
-    index = np.zeros(groups.size, np.int64)
-    np.cumsum(groups[1:] != groups[:-1], out=index[1:])
-    return index
+    heads = np.flatnonzero(groups[1:] != groups[:-1]) + 1
+    return np.repeat(np.arange(heads.size + 1), np.diff(heads, prepend=0, append=groups.size))
 
 
 def _distinct(a: Ints, b: Ints) -> Ints:

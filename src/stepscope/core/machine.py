@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 _CGROUP = Path("/sys/fs/cgroup")
 _UNKNOWN_BYTES = 4 << 30
+#: Work on fewer rows is done before another thread would have begun.
+_LEAST_ROWS = 100_000
 _MOST: ContextVar[int | None] = ContextVar("most cores", default=None)
 
 
@@ -34,6 +41,37 @@ def cores() -> int:
     if quota.isdecimal() and period.isdecimal() and int(period):
         return max(1, min(mine, round(int(quota) / int(period))))
     return mine
+
+
+def cores_for_threads() -> int:
+    """Cores for the threads of this process. A worker process of ours has its share of `cores`."""
+    share = os.environ.get("POLARS_MAX_THREADS", "")
+    return max(1, min(cores(), int(share))) if share.isdecimal() else cores()
+
+
+class Start(Protocol):
+    """Begins `function(...)`. What it returns is called for the result, once, and raises what the function raised."""
+
+    def __call__(self, function: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Callable[[], _T]:
+        """Where the result is to be had."""
+
+
+@contextmanager
+def threads_for(n_rows: int) -> Iterator[Start]:
+    """What runs functions at the same time as the block, whose end waits for them; NumPy and Polars let it.
+
+    With one core or few rows each function runs when its result is asked for.
+    """
+    n = cores_for_threads()
+    if n < 2 or n_rows < _LEAST_ROWS:
+        yield partial
+        return
+    with ThreadPoolExecutor(n) as pool:
+
+        def begun(function: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Callable[[], _T]:
+            return pool.submit(function, *args, **kwargs).result
+
+        yield begun
 
 
 def memory_bytes() -> int:

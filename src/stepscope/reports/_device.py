@@ -94,9 +94,13 @@ class DeviceTime:
     notes: tuple[Note, ...]
 
 
-def device_time(trace: Trace, scope: Scope) -> DeviceTime:
-    """Time of the trace's devices in the scope, their mean if there are several. Raises MissingTable without work."""
-    work = device_work(trace.spans, trace.tracks, needed_by="report").select(_COLUMNS)
+def work_of(trace: Trace) -> pl.DataFrame:
+    """What the devices did. Raises MissingTable if that is nothing."""
+    return device_work(trace.spans, trace.tracks, needed_by="report").select(_COLUMNS)
+
+
+def device_time(trace: Trace, scope: Scope, work: pl.DataFrame) -> DeviceTime:
+    """Time of the trace's devices in the scope, their mean if there are several. `work` is that of `work_of`."""
     means, n_devices = occupancy(work, *scope.windows)
     scope = replace(scope, n_devices=n_devices)
     by_window = {part: means[column] for part, column in step_parts.DEVICE_COLUMNS.items()}

@@ -14,19 +14,20 @@ from stepscope import store
 from stepscope.analyses.advice.recommendations import Facts
 from stepscope.analyses.common.device_work import label_devices, on_devices
 from stepscope.analyses.common.windows import recorded
-from stepscope.analyses.critical_path.predictions import gains, tables_of
+from stepscope.analyses.critical_path.predictions import gains, replayed_program, tables_of
 from stepscope.analyses.kernels.kernels import kernels
 from stepscope.analyses.program.operators import operators
 from stepscope.analyses.resources.memory import device_memory
 from stepscope.core import files
 from stepscope.core.errors import MissingTable, StepscopeError
+from stepscope.core.machine import threads_for
 from stepscope.core.names import KERNEL_CLASSES
 from stepscope.core.remedies import remedy
 from stepscope.core.report import Note, Report
 from stepscope.core.schema import DEVICE_WORK, SERIALISED
 from stepscope.core.trace import Opener, Results, Trace
 from stepscope.core.units import counted, duration, percent, size
-from stepscope.reports._device import device_time, group_of
+from stepscope.reports._device import device_time, group_of, work_of
 from stepscope.reports._headline_and_bars import overview_of_ranks
 from stepscope.reports._host import has_host_work, host_time
 from stepscope.reports._job import job_of
@@ -54,6 +55,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from stepscope.analyses.critical_path.replay import Program
+    from stepscope.core.machine import Start
     from stepscope.core.report import Block
     from stepscope.core.trace import Run
     from stepscope.reports._device import DeviceTime
@@ -161,14 +164,25 @@ def summarise(trace: Trace) -> Summary:
     if other is not None:
         return other
     spans = trace.spans
-    scope = scope_of(trace)
-    per_operator = _operators(trace)
+    with threads_for(spans.height) as start:
+        return _summary_of_profile(trace, start)
+
+
+def _summary_of_profile(trace: Trace, start: Start) -> Summary:
+    """The summary of a trace with a timeline; `start` begins what needs nothing of the rest."""
+    spans, scope = trace.spans, scope_of(trace)
+    program, own_work = start(replayed_program, tables_of(trace)), None
+    of_operators = start(_operators, trace)
+    if spans["category"].is_in(DEVICE_WORK).any():
+        own_work = work_of(trace)
+        of_mfu = start(mfu_at_a_glance, trace, own_work, scope)
+    divided: DeviceTime | HostTime | None
+    divided = device = None if own_work is None else device_time(trace, scope, own_work)
     serving = Serving.of(trace)
+    per_operator = of_operators()
     of_requests, of_cache = _of_requests(trace)
     tables: list[Block] = [*([] if serving is None else [serving.block()]), *of_requests]
     tables += [] if per_operator is None else [operator_block(per_operator)]
-    divided: DeviceTime | HostTime | None
-    divided = device = device_time(trace, scope) if spans["category"].is_in(DEVICE_WORK).any() else None
     if device is not None:
         tables += _kernel_tables(trace)
     elif has_host_work(spans) and (per_operator is not None or scope.numbers):
@@ -181,12 +195,12 @@ def summarise(trace: Trace) -> Summary:
     if memory is not None:
         costs += _growth(memory, scope)
     use, facts = ({}, Facts()) if device is None else use_of(trace, device.work, scope)
-    mfu, no_mfu = ({}, ()) if device is None else mfu_at_a_glance(trace, device.work, scope)
+    mfu, no_mfu = ({}, ()) if device is None else of_mfu()
     costs += advice_costs(facts, memory, trace.devices, costs)
     if (trace.issues["code"] == SERIALISED).any():  # the recorder made the device wait, and not the program
         costs = [cost for cost in costs if not cost.kind.startswith(("idle", "rule device_underused"))]
     costs = [*(costs if serving is None else serving.costs(costs)), *of_cache]
-    costs = _with_gains(trace, costs, scope.whole_ns / max(len(scope.lows), 1))
+    costs = _with_gains(program, costs, scope.whole_ns / max(len(scope.lows), 1))
     first, last = recorded(spans)
     lacks = quality(trace, scope, None if device is None else device.work)
     return Summary(
@@ -287,12 +301,12 @@ def _mended(kind: str) -> tuple[str, ...]:
     return _MENDED.get(kind, ())
 
 
-def _with_gains(trace: Trace, costs: Sequence[Cost], step_ns: float) -> list[Cost]:
+def _with_gains(program: Callable[[], Program | None], costs: Sequence[Cost], step_ns: float) -> list[Cost]:
     """The costs with what it is worth to mend each, in relation to a mean step of this length."""
     kinds = {cost.kind: _mended(cost.kind) for cost in costs}
     questions = {kind: changes for kind, changes in kinds.items() if changes}
     try:
-        answers = gains(tables_of(trace), list(questions.values()), step_ns)
+        answers = gains(program(), list(questions.values()), step_ns)
     except MissingTable:  # nothing was recorded of the host
         return list(costs)
     of_kind = dict(zip(questions, answers, strict=True))

@@ -88,7 +88,7 @@ def is_child(pid):
 
 def on(n_cores):
     """A machine with so many cores."""
-    return mock.patch.object(parts, "cores", return_value=n_cores)
+    return mock.patch.object(parts, "cores_for_threads", return_value=n_cores)
 
 
 def outcome(path, *, n_processes):

@@ -28,6 +28,8 @@ def at_or_around(spans: pl.DataFrame, wanted: Bools, *, itself: bool = True) -> 
     `wanted` is a mask over all spans, which are not filtered: ids are row numbers. Without `itself` only spans around
     count.
     """
+    if not wanted.any():
+        return np.full(spans.height, -1, np.int64)
     parents = spans["parent_id"].cast(pl.Int64).fill_null(-1).to_numpy()
     starts = spans["ts_ns"].to_numpy()
     ends = starts + spans["dur_ns"].to_numpy()

@@ -183,7 +183,7 @@ def _ancestors(rows: Ints, parents: Ints, wanted: Bools) -> Ints:
 def _outermost(rows: Ints, spans: pl.DataFrame, wanted: Bools) -> Ints:
     """For each row the outermost wanted span among itself and those around it; -1 if none."""
     above = at_or_around(spans, wanted, itself=False)
-    outer = at_or_around(spans, wanted)[rows]
+    outer = np.where(wanted[rows], rows, above[rows])
     while True:
         higher = np.where(outer >= 0, above[outer], -1)
         if not (higher >= 0).any():

@@ -299,19 +299,22 @@ def of_ratio(wanted: Change, step_ns: float, ratio: float) -> dict[str, object]:
     return {**row, "low_ns": predicted - width, "high_ns": predicted + width, "basis": "replayed", "n_inferred": 0}
 
 
-def gains(tables: Sequence[pl.DataFrame], questions: Sequence[Sequence[str]], step_ns: float) -> list[Gain | None]:
+def replayed_program(tables: tuple[pl.DataFrame, ...]) -> Program | None:
+    """What `gains` replays: the program of the median step and those around it. `tables` is what `tables_of` returns.
+
+    None of a recording with very many threads, as only damaged files have. Raises MissingTable (no host side).
+    """
+    return None if tables[0]["track_id"].n_unique() > _MOST_TRACKS else near_median_program(*tables)
+
+
+def gains(program: Program | None, questions: Sequence[Sequence[str]], step_ns: float) -> list[Gain | None]:
     """What each question, a few changes as text, is worth for a step of this length; None where nothing was recorded.
 
-    `tables` is what `tables_of` returns. The median step and those around it are replayed. Without steps the gain is
-    the time that is saved of the whole.
-
-    Of a recording with very many threads, as only damaged files have, no question is answered.
-
-    Units: ns. Raises MissingTable (no host side).
+    `program` is what `replayed_program` returns: without one no question is answered. Without steps the gain is the
+    time that is saved of the whole. Units: ns.
     """
-    if not questions or tables[0]["track_id"].n_unique() > _MOST_TRACKS:
+    if not questions or program is None:
         return [None] * len(questions)
-    program = near_median_program(*tables)
     asked = ([change for text in texts if concerns(change := change_of(text), program)] for texts in questions)
     rows = ((scenario(program, wanted), wanted) if wanted else None for wanted in asked)
     contention, n_steps = program.graph.contention, max(program.windows.low.size, 1)

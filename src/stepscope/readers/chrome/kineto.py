@@ -19,7 +19,8 @@ from stepscope.core import names
 from stepscope.core.collectives import RECORDED
 from stepscope.core.errors import CorruptInput, UnknownFormat
 from stepscope.core.files import rank_in
-from stepscope.core.schema import OPS
+from stepscope.core.machine import threads_for
+from stepscope.core.schema import OPS, STACKS
 from stepscope.core.trace import Meta, Trace
 from stepscope.readers.chrome import side_tables
 from stepscope.readers.chrome.decoding import decode
@@ -169,31 +170,35 @@ def build_tables(
     for heads, tails in launch_arrows(arrows, tracks, spans, parent, is_op):
         free = is_plain_work[heads] & ((launch[heads] < 0) | ~is_call[launch[heads]])
         launch[heads[free]] = tails[free]
-    ops = _ops(columns, spans, parent, category, name_list, tables)
-    op = operators(category, is_device, parent, launch, (calls, external))
-    is_step = (category == CODE["step"]) & ~is_device
-    number_of: Callable[[str], int | None] = names.step_number
-    if not is_step.any():  # Ascend's own steps, on a lane of the device
-        is_step = np.isin(spans.recorded, [i for i, cat in enumerate(columns.cats) if cat == _ITERATION])
-        number_of = names.iteration_number
-    tables["steps"], step = steps_of(spans, is_step, name_list, number_of, launch, rank)
-    flow = _flow(columns, correlation, is_plain_work)
-    ids = {"correlation": correlation, "external_id": external}
-    rows = {"parent_id": parent, "launch_id": launch, "op_id": op}
-    spans, cats = _with_recorded_collectives(spans, columns, tracks)
-    tables["spans"] = span_table(spans, name_list, cats, category, step, ids, rows, flow)
-    tables["ops"] = ops
-    tables["frames"] = side_tables.frames(columns, spans)
-    tables["captured_launches"] = side_tables.captured_launches(columns, spans, is_call, launch, name_list)
-    tables["event_waits"] = side_tables.event_waits(columns, spans, correlation, is_call)
-    tables["arrows"] = host_arrows(arrows, tracks)
-    tables["kernels"] = side_tables.kernels(columns, spans, category == CODE["kernel"], name_list)
-    is_transfer = (category == CODE["memcpy"]) | (category == CODE["memset"])
-    tables["transfers"] = side_tables.transfers(columns, spans, is_transfer & is_device, name_list)
-    tables["collectives"] = side_tables.collectives(columns, spans)
-    tables["kernel_metrics"] = side_tables.metrics(columns, spans)
-    tables["allocations"] = side_tables.allocations(columns, spans, tracks, parent, is_op, issues)
-    tables["counters"] = side_tables.counters(columns, spans, tracks)
+    own_issues = IssueLog()  # of what runs at the same time as the rest
+    with threads_for(spans.ts.size) as start:
+        ops = start(_ops, columns, spans, parent, category, name_list)
+        allocations = start(side_tables.allocations, columns, spans, tracks, parent, is_op, own_issues)
+        op = operators(category, is_device, parent, launch, (calls, external))
+        is_step = (category == CODE["step"]) & ~is_device
+        number_of: Callable[[str], int | None] = names.step_number
+        if not is_step.any():  # Ascend's own steps, on a lane of the device
+            is_step = np.isin(spans.recorded, [i for i, cat in enumerate(columns.cats) if cat == _ITERATION])
+            number_of = names.iteration_number
+        tables["steps"], step = steps_of(spans, is_step, name_list, number_of, launch, rank)
+        flow = _flow(columns, correlation, is_plain_work)
+        ids = {"correlation": correlation, "external_id": external}
+        rows = {"parent_id": parent, "launch_id": launch, "op_id": op}
+        spans, cats = _with_recorded_collectives(spans, columns, tracks)
+        tables["spans"] = span_table(spans, name_list, cats, category, step, ids, rows, flow)
+        tables["frames"] = side_tables.frames(columns, spans)
+        tables["captured_launches"] = side_tables.captured_launches(columns, spans, is_call, launch, name_list)
+        tables["event_waits"] = side_tables.event_waits(columns, spans, correlation, is_call)
+        tables["arrows"] = host_arrows(arrows, tracks)
+        tables["kernels"] = side_tables.kernels(columns, spans, category == CODE["kernel"], name_list)
+        is_transfer = (category == CODE["memcpy"]) | (category == CODE["memset"])
+        tables["transfers"] = side_tables.transfers(columns, spans, is_transfer & is_device, name_list)
+        tables["collectives"] = side_tables.collectives(columns, spans)
+        tables["kernel_metrics"] = side_tables.metrics(columns, spans)
+        tables["counters"] = side_tables.counters(columns, spans, tracks)
+    tables["ops"], tables["stacks"] = ops()
+    tables["allocations"] = allocations()
+    issues.extend(own_issues)
     note_coverage(spans.dur, is_plain_work, launch, issues, op)
     tables = {name: frame for name, frame in tables.items() if not frame.is_empty()}
     return tables, spans.origin_ns
@@ -265,17 +270,17 @@ def _ops(
     parent: Rows,
     category: NDArray[np.uint8],
     name_list: list[str],
-    tables: dict[str, pl.DataFrame],
-) -> pl.DataFrame:
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The tables `ops` and `stacks`."""
     rows, side = side_columns(columns.ops, spans)
     if not rows.size:
-        return OPS.empty()
+        return OPS.empty(), STACKS.empty()
     stack_texts = list(columns.stacks)
     if any(stack_texts):
-        tables["stacks"], stack = stacks_from_texts(stack_texts, side["stack"])
+        stacks, stack = stacks_from_texts(stack_texts, side["stack"])
     else:
         is_frame = (category == CODE["python"]) | (category == CODE["module"])
-        tables["stacks"], stack = stacks_from_frames(rows, parent, is_frame, spans.name, name_list)
+        stacks, stack = stacks_from_frames(rows, parent, is_frame, spans.name, name_list)
     # Of operators with several arguments torch_npu writes a text of several lines where Kineto writes a list.
     listed = any(isinstance(t, bytes) and rb";\r\n" in t for t in columns.texts)
     texts = [_compact(t, listed=listed) if isinstance(t, bytes) else t for t in columns.texts]
@@ -288,7 +293,7 @@ def _ops(
         "forward_thread": nullable(np.where(side["forward"] <= 0, ABSENT, side["forward"]), pl.Int64()),
         "stack_id": nullable(stack, pl.UInt32(), -1),
     })  # fmt: skip
-    return OPS.conform(frame)
+    return OPS.conform(frame), stacks
 
 
 def _compact(raw: bytes, *, listed: bool) -> str | None:

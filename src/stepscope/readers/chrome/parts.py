@@ -26,7 +26,7 @@ import numpy as np
 
 from stepscope.core import files
 from stepscope.core.errors import StepscopeError
-from stepscope.core.machine import cores
+from stepscope.core.machine import cores_for_threads
 from stepscope.readers.chrome.decoding import Decoded, decode
 from stepscope.readers.chrome.events import Event, ExactEvent
 from stepscope.readers.chrome.json import PROBE, needs_exact
@@ -116,9 +116,7 @@ def _plan(source: Source) -> tuple[list[int], type[AnyEvent], bool]:
     if packing not in _FAST or source.member is not None:
         return nothing
     text_bytes = size * (_UNPACKED if packing else 1)
-    threads = os.environ.get("POLARS_MAX_THREADS", "")  # a worker process of ours has its share of the cores
-    allowed = min(cores(), int(threads)) if threads.isdecimal() else cores()
-    n = min(allowed, _MOST_OF_PACKED if packing else _MOST_PROCESSES, text_bytes // _LEAST_BYTES)
+    n = min(cores_for_threads(), _MOST_OF_PACKED if packing else _MOST_PROCESSES, text_bytes // _LEAST_BYTES)
     if n < 2:
         return nothing
     head = head_of(source.path, None, 4 * PROBE)

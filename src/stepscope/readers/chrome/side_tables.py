@@ -69,39 +69,59 @@ def stacks_from_frames(
     frames = np.flatnonzero(is_frame)
     if not frames.size:
         return STACKS.empty(), np.full(rows.size, -1, np.int64)
-    above = nearest_op(parent[frames], parent, is_frame)
-    position = np.full(parent.size, -1, np.int64)
+    position = np.full(parent.size + 1, -1, np.int64)  # the last one, reached by index -1, stays -1
     position[frames] = np.arange(frames.size)
-    up = np.where(above >= 0, position[above], -1)
-    chain = np.full(frames.size, -1, np.int64)
+    up = position[nearest_op(parent[frames], parent, is_frame)]
+    at = position[nearest_op(parent[rows], parent, is_frame)]
+    frames, up, at = _with_ancestors(frames, up, at)
+    chain = np.full(frames.size + 1, -1, np.int64)
     parent_chain: list[NDArray[np.int64]] = []
     own_name: list[NDArray[np.int64]] = []
+    code = name[frames].astype(np.int64)
     level = np.flatnonzero(up < 0)
-    children_of = np.argsort(up, kind="stable")
-    sorted_up = up[children_of]
+    children_of = stable_order(up)
+    first_child = np.concatenate(([0], np.cumsum(np.bincount(up + 1, minlength=frames.size + 1))))
     n_chains = 0
     for _ in range(_MOST_FRAMES):
         if not level.size:
             break
-        outer = np.where(up[level] >= 0, chain[up[level]], -1)
-        key = (outer + 1) * len(names) + name[frames[level]]
+        outer = chain[up[level]]
+        key = (outer + 1) * len(names) + code[level]
         distinct, first, inverse = np.unique(key, return_index=True, return_inverse=True)
         chain[level] = n_chains + inverse
         n_chains += distinct.size
         parent_chain.append(outer[first])
-        own_name.append(name[frames[level]][first].astype(np.int64))
-        lo, hi = np.searchsorted(sorted_up, level, "left"), np.searchsorted(sorted_up, level, "right")
-        counts = hi - lo
-        offsets = np.repeat(lo - np.concatenate(([0], np.cumsum(counts)[:-1])), counts) + np.arange(counts.sum())
+        own_name.append(code[level][first])
+        low = first_child[level + 1]
+        counts = first_child[level + 2] - low
+        offsets = np.repeat(low - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
         level = children_of[offsets]
-    at = nearest_op(parent[rows], parent, is_frame)
-    of_row = np.where(at >= 0, chain[position[at]], -1)
+    of_row = chain[at]
     used = np.unique(of_row[of_row >= 0])
     if not used.size:
         return STACKS.empty(), np.full(rows.size, -1, np.int64)
     outer_of, name_of = np.concatenate(parent_chain), np.concatenate(own_name)
     texts = [_unwind(int(c), outer_of, name_of, names) for c in used]
     return _table(texts, [None] * len(texts)), np.where(of_row >= 0, np.searchsorted(used, of_row), -1)
+
+
+def _with_ancestors(frames: Rows, up: Rows, at: Rows) -> tuple[Rows, Rows, Rows]:
+    """Those of the frames that are in `at` or around such a one; `up` and `at` with their places among these.
+
+    `up` is the place of the frame around each, −1 for none.
+    """
+    is_one = np.zeros(frames.size, np.bool_)
+    open_ = np.unique(at[at >= 0])
+    for _ in range(_MOST_FRAMES):
+        if not open_.size:
+            break
+        is_one[open_] = True
+        above = up[open_]
+        open_ = np.unique(above[(above >= 0) & ~is_one[above]])
+    else:
+        is_one[:] = True
+    place = np.append(np.where(is_one, np.cumsum(is_one) - 1, -1), -1)
+    return frames[is_one], place[up[is_one]], place[at]
 
 
 def _unwind(chain: int, outer: NDArray[np.int64], name: NDArray[np.int64], names: list[str]) -> list[str]:
@@ -342,15 +362,13 @@ def allocations(
     if not order.size:
         return ALLOCATIONS.empty()
     ts, track = ts[order], tracks.of_key[cols["track"][order]].astype(np.int64)
-    host = np.flatnonzero(~tracks.is_device[spans.track])
+    on_host = ~tracks.is_device[track]
     at = np.full(order.size, -1, np.int64)
-    if host.size:
-        to_host = np.full(spans.ts.size, -1, np.int64)
-        to_host[host] = np.arange(host.size)
-        up = np.where(parent[host] >= 0, to_host[parent[host]], -1)
-        ends = spans.ts[host] + spans.dur[host]
-        innermost = intervals.innermost_at(track, ts, spans.ts[host], ends, spans.track[host].astype(np.int64), up)
-        at = nearest_op(np.where(innermost >= 0, host[innermost], -1), parent, is_op)
+    ends = spans.ts + spans.dur
+    innermost = intervals.innermost_at(
+        track[on_host], ts[on_host], spans.ts, ends, spans.track.astype(np.int64), parent
+    )
+    at[on_host] = nearest_op(innermost, parent, is_op)
     index = cols["index"][order]
     of_index = tracks.device_of_index
     device = [of_index.get(i, -1) for i in np.unique(index).tolist()]

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 NO_SPAN = -1
 #: Ancestors looked at one by one, before looking all up at once pays. Overlapping calls may form chains of any length.
 _HOPS = 32
+_LOOKED_UP = 0.25  # of all rows, as often as which single ones are looked up before that
 Scalar = TypeVar("Scalar", bound=np.generic)
 CODE = {name: i for i, name in enumerate(CATEGORIES)}
 CALLS = (CODE["runtime"], CODE["driver"])
@@ -73,11 +74,16 @@ def nearest_op(rows: Rows, parent: Rows, is_op: Flags) -> Rows:
     if not is_op.size:
         return op
     open_ = np.flatnonzero((op >= 0) & ~is_op[op])
+    left = _LOOKED_UP * is_op.size
     for _ in range(_HOPS):
         if not open_.size:
             return op
-        op[open_] = parent[op[open_]]
-        open_ = open_[(op[open_] >= 0) & ~is_op[op[open_]]]
+        if open_.size > left:
+            break
+        left -= open_.size
+        above = parent[op[open_]]
+        op[open_] = above
+        open_ = open_[(above >= 0) & ~is_op[above]]
     op[open_] = intervals.nearest(parent, is_op)[op[open_]]
     return op
 
@@ -430,7 +436,7 @@ def span_table(
         "category": pl.Series(CATEGORIES, dtype=Category).gather(pl.Series(category)),
         "recorded_category": pl.Series(list(recorded), dtype=Name).gather(pl.Series(spans.recorded)),
         **{column: nullable(values, pl.Int64()) for column, values in ids.items()},
-        **{column: nullable(values.astype(np.int32), pl.UInt32(), -1) for column, values in rows.items()},
+        **{column: nullable(values.astype(np.uint32), pl.UInt32(), _NOT_THERE) for column, values in rows.items()},
         "step": nullable(step, pl.Int32()),
         **({} if flow is None else {"flow": flow}),
     })  # fmt: skip
