@@ -18,8 +18,8 @@ _T = TypeVar("_T")
 
 _CGROUP = Path("/sys/fs/cgroup")
 _UNKNOWN_BYTES = 4 << 30
-#: Work on fewer rows is done before another thread would have begun.
-_LEAST_ROWS = 100_000
+#: Work on fewer rows is done before another thread would have begun; of more rows, memory is what is scarce.
+_LEAST_ROWS, _MOST_ROWS = 100_000, 2_000_000
 _MOST: ContextVar[int | None] = ContextVar("most cores", default=None)
 
 
@@ -60,10 +60,10 @@ class Start(Protocol):
 def threads_for(n_rows: int) -> Iterator[Start]:
     """What runs functions at the same time as the block, whose end waits for them; NumPy and Polars let it.
 
-    With one core or few rows each function runs when its result is asked for.
+    With one core, few rows or very many each function runs when its result is asked for: each holds memory of its own.
     """
     n = cores_for_threads()
-    if n < 2 or n_rows < _LEAST_ROWS:
+    if n < 2 or not _LEAST_ROWS <= n_rows <= _MOST_ROWS:
         yield partial
         return
     with ThreadPoolExecutor(n) as pool:
