@@ -58,7 +58,7 @@ def test_glibc_is_told_to_keep_what_is_freed(monkeypatch):
     monkeypatch.setattr(ctypes, "CDLL", lambda _name: library)
     monkeypatch.setattr(sys, "platform", "linux")
     keep_freed_memory()
-    assert library.set == {-3: 32 << 20, -1: 512 << 20, -2: 16 << 20}
+    assert library.set == {-3: 32 << 20, -1: 512 << 20, -2: 16 << 20, -8: 1}
 
 
 def test_other_libraries_and_systems_are_left_alone(monkeypatch):

@@ -13,7 +13,7 @@ from stepscope.core.table import Column, Table
 
 By = Literal["phase", "layer", "rank", "expert"]
 EXPERT_LOAD = Table(
-    "expert_load",
+    "expert-load",
     "how many tokens experts and their ranks got, and how evenly",
     (
         Column("phase", pl.String(), "prefill or decode; null: not recorded", key=True),
