@@ -1,0 +1,106 @@
+"""A training job whose fault is switched on and off while it runs: the file FAULT names the one of now.
+
+    python lab/switched_job.py FAULT_FILE STEPS_FILE [--seconds 600]
+
+The model and the faults are those of `fault_job.py`. STEPS_FILE gets a line for each step: when it ended (seconds
+since 1970), how long it took (seconds), and the fault that was on. The job knows no profiler.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from fault_job import LENGTH, VOCABULARY, Model, after_step
+from torch.nn import functional as F  # noqa: N812  as everybody calls it
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+BATCH, LARGER = 16, 24
+#: The slow collate of `fault_job.py`.
+COLLATE_S = 0.03
+
+
+class Switch:
+    """The fault of now, and what runs beside the job while it is on."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.fault = path, "none"
+        self.hogs: list[subprocess.Popen] = []
+        self.spins = threading.Event()
+        threading.Thread(target=self._spin, daemon=True).start()
+
+    def read(self) -> str:
+        """Read the file and start or end what runs beside."""
+        fault = self.path.read_text(encoding="utf-8").strip() or "none"
+        if fault != self.fault:
+            for hog in self.hogs:
+                hog.kill()
+                hog.wait()
+            self.hogs = []
+            if fault == "core_contention":
+                self.hogs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+            (self.spins.set if fault == "gil_hog" else self.spins.clear)()
+            self.fault = fault
+        return fault
+
+    def _spin(self) -> None:
+        while self.spins.wait():
+            pass
+
+
+class Rows(torch.utils.data.IterableDataset):
+    """Random sequences without an end."""
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        while True:
+            yield torch.randint(0, VOCABULARY, (LENGTH + 1,))
+
+
+def main() -> None:
+    """Train until the time is over."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("fault_file", type=Path)
+    parser.add_argument("steps_file", type=Path)
+    parser.add_argument("--seconds", type=float, default=600)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    switch = Switch(given.fault_file)
+
+    def collate(rows: list[torch.Tensor]) -> torch.Tensor:
+        if switch.fault == "slow_loader":
+            time.sleep(COLLATE_S)
+        return torch.stack(rows if switch.fault == "larger_batch" else rows[:BATCH])
+
+    model = Model(slow=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    loader = iter(torch.utils.data.DataLoader(Rows(), LARGER, collate_fn=collate))
+    began = before = time.time()
+    with tempfile.TemporaryFile(dir=".") as file, given.steps_file.open("a", buffering=1, encoding="utf-8") as steps:
+        while before - began < given.seconds:
+            fault = switch.read()
+            if model.slow != (fault == "float64"):
+                model.slow = fault == "float64"
+                model.wide.to(torch.float64 if model.slow else torch.float32)
+            tokens = next(loader)
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+            loss.backward()
+            optimizer.step()
+            after_step(fault, model, file)
+            now = time.time()
+            steps.write(f"{now:.6f} {now - before:.6f} {fault}\n")
+            before = now
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+"""Tries `stepscope watch` on a real job: faults switched on and off, healthy hours, kills, and what it costs.
+
+    python lab/watch_trials.py faults OUT --python PYTHON_WITH_TORCH [--faults slow_loader fsync] [--false-alarms 1/day]
+    python lab/watch_trials.py healthy OUT --python PYTHON_WITH_TORCH --seconds 7200
+    python lab/watch_trials.py kills OUT [--times 50]
+
+`faults`: the job of `switched_job.py` is watched. After a healthy stretch each fault is on for a while, and off again.
+A line for each says how long after the end of the third slow step the alarm came, and which cause was named first.
+`healthy`: nothing is switched on; every alarm is printed. `kills`: of a small job, the watch, the job or both are
+killed at random times; each time the state must load, and nothing may be left behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from faults import FAULTS
+
+from stepscope.watching.watcher import load_state
+
+JOB = Path(__file__).with_name("switched_job.py")
+SWITCHED = ("slow_loader", "fsync", "tiny_syncs", "garbage", "float64", "gil_hog", "core_contention", "larger_batch")
+#: Seconds: until the first fault, with a fault, and after one.
+WARM_S, ON_S, OFF_S = 90.0, 45.0, 60.0
+#: A step is slow if it takes so much longer than the median of those before the fault.
+SLOW = 1.1
+STEPS = """
+import time, stepscope
+for i in range(100000):
+    stepscope.step()
+    time.sleep(0.005)
+"""
+
+
+def events(log: Path) -> list[dict[str, Any]]:
+    """What the watch said so far."""
+    if not log.exists():
+        return []
+    return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+
+
+def steps(path: Path) -> list[tuple[float, float, str]]:
+    """The steps as the job itself saw them: end, duration, fault."""
+    rows = [line.split() for line in path.read_text(encoding="utf-8").splitlines()]
+    return [(float(row[0]), float(row[1]), row[2]) for row in rows if len(row) == 3]
+
+
+def watched(out: Path, given: argparse.Namespace, seconds: float) -> subprocess.Popen[bytes]:
+    """Start the job under the watch, healthy."""
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "fault").write_text("none", encoding="utf-8")
+    command = [sys.executable, "-m", "stepscope", "watch", "-o", str(out / "run"), "--force"]
+    command += ["--log", str(out / "log.jsonl"), "--false-alarms", given.false_alarms, "--"]
+    job = [given.python, str(JOB), str(out / "fault"), str(out / "steps"), "--seconds", str(seconds)]
+    bound = ["taskset", "-c", str(max(os.sched_getaffinity(0)))]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen([*command, *bound, *job], cwd=out, env=environment, start_new_session=True)
+
+
+def try_faults(given: argparse.Namespace) -> None:
+    """Switch faults on and off, and print a line for each."""
+    out: Path = given.out.resolve()
+    for name in ("steps", "log.jsonl"):
+        (out / name).unlink(missing_ok=True)
+    names = given.faults or list(SWITCHED)
+    job = watched(out, given, WARM_S + len(names) * (ON_S + OFF_S) + 30)
+    time.sleep(WARM_S)
+    rows = []
+    try:
+        for name in names:
+            on = time.time()
+            (out / "fault").write_text(name, encoding="utf-8")
+            time.sleep(ON_S)
+            (out / "fault").write_text("none", encoding="utf-8")
+            off = time.time()
+            time.sleep(OFF_S)
+            rows.append(trial(out, name, on, off))
+            print(rows[-1], flush=True)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(job.pid, signal.SIGINT)
+        job.wait()
+    print(f"{sum(' right' in row for row in rows)} of {len(rows)} causes right")
+
+
+def trial(out: Path, name: str, on: float, off: float) -> str:
+    """What was said of a fault that was on between two times."""
+    said = [one for one in events(out / "log.jsonl") if on <= one["unix_s"] <= off + OFF_S]
+    alarms = [one for one in said if one["event"] == "alarm" and one["unix_s"] <= off + 2]
+    causes = [one for one in said if one["event"] == "cause"]
+    own = steps(out / "steps")
+    before = sorted(time_s for end, time_s, _ in own if on - 30 < end < on)
+    usual = before[len(before) // 2]
+    slow = [end for end, time_s, fault in own if fault == name and end >= on and time_s > SLOW * usual]
+    during = sorted(time_s for _, time_s, fault in own if fault == name)
+    ratio = during[len(during) // 2] / usual if during else float("nan")
+    delay = f"{alarms[0]['unix_s'] - slow[2]:+.1f} s ({alarms[0]['kind']})" if alarms and len(slow) > 2 else "no alarm"
+    first = next((one["causes"][0]["category"] for one in causes if one["causes"]), "none")
+    verdict = "right" if first in FAULTS[name].causes else "WRONG"
+    return f"{name:>16} {usual * 1e3:6.1f} ms x {ratio:4.2f}  told after {delay:<18} cause {first} {verdict}"
+
+
+def be_healthy(given: argparse.Namespace) -> None:
+    """Watch a healthy job, and print every alarm and the cost of the watch."""
+    out: Path = given.out.resolve()
+    (out / "log.jsonl").unlink(missing_ok=True)
+    job = watched(out, given, given.seconds)
+    job.wait()
+    said = events(out / "log.jsonl")
+    for one in said:
+        if one["event"] != "minute":
+            print(one["text"])
+    n_alarms = sum(one["event"] == "alarm" for one in said)
+    n_steps = sum(one.get("steps", 0) for one in said)
+    print(f"{n_alarms} alarms in {given.seconds:.0f} s and {n_steps} steps")
+
+
+def kill(given: argparse.Namespace) -> None:
+    """Kill the watch, the job or both, again and again."""
+    out: Path = given.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    chance, n_known = random.Random(0), 0
+    run, state = out / "run", out / "run.watch.json"
+    for i in range(given.times):
+        what = ("watch", "job", "both")[i % 3]
+        command = [sys.executable, "-m", "stepscope", "record", "--keep", "5s", "--force", "-o", str(run), "--"]
+        record = subprocess.Popen([*command, sys.executable, "-c", STEPS], start_new_session=True)
+        while not (run / "meta.json").exists() and record.poll() is None:
+            time.sleep(0.05)
+        follow = [sys.executable, "-m", "stepscope", "watch", "--follow", str(run)]
+        watch = subprocess.Popen(follow, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        time.sleep(1.5 + 3 * chance.random())
+        if what != "job":
+            watch.kill()
+        if what != "watch":
+            os.killpg(record.pid, signal.SIGKILL)
+        else:
+            os.killpg(record.pid, signal.SIGTERM)
+        record.wait()
+        try:
+            _, text = watch.communicate(timeout=30)
+        except subprocess.TimeoutExpired:
+            sys.exit(f"{i}: the watch goes on after its job was killed")
+        streams = load_state(state)
+        n_known += bool(streams)
+        left = [path.name for path in out.iterdir() if path.name not in {"run", state.name}]
+        alive = alive_of(str(run))
+        if left or alive or (what == "job" and watch.returncode):
+            sys.exit(f"{i}: {what} killed: left {left}, alive {alive}, exit {watch.returncode}: {text.decode()}")
+    print(f"{given.times} kills, the state loaded each time ({n_known} times with steps), nothing left behind")
+
+
+def alive_of(word: str) -> list[str]:
+    """Command lines of processes that name this word, other than this one."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            text = path.read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+            if word in text and path.parent.name != str(os.getpid()):
+                found.append(text)
+    return found
+
+
+def main() -> None:
+    """Run one of the trials."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("trial", choices=["faults", "healthy", "kills"])
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--python", default=sys.executable, help="a Python that has torch")
+    parser.add_argument("--faults", nargs="*", choices=SWITCHED)
+    parser.add_argument("--false-alarms", default="1/week")
+    parser.add_argument("--seconds", type=float, default=7200)
+    parser.add_argument("--times", type=int, default=50)
+    given = parser.parse_args()
+    {"faults": try_faults, "healthy": be_healthy, "kills": kill}[given.trial](given)
+
+
+if __name__ == "__main__":
+    main()
