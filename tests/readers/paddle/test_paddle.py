@@ -74,7 +74,7 @@ LACKING = {
     "counters", "utilisation", "kernel-bins", "kernel-runs", "kernel-similarity", "modules", "communication",
     "sequences", "python-stacks", "python-functions", "scheduling", "batches",
     "memory-peak", "memory-holders", "memory-leaks", "memory-fragmentation", "memory-timeline", "memory-oom",
-    "memory-savings", "hang", "hang-graph", "hang-matrix", "requests",
+    "memory-savings", "hang", "hang-graph", "hang-matrix", "requests", "expert-load",
 }  # fmt: skip
 
 
