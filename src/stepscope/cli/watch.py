@@ -102,12 +102,13 @@ def _outputs(log: Path | None, on_alarm: str | None, webhook: str | None) -> Any
 
 def _watch(follow: str, pid: int | None, rate: float, state: str, outputs: Any) -> None:
     from stepscope.record.step_times import RunningJob
+    from stepscope.watching.job_source import JobSource
     from stepscope.watching.watcher import Watcher
 
     job = RunningJob.open(follow) if pid is None else RunningJob.of_process(pid)
     path = Path(state) if state else job.folder.parent / f"{job.folder.resolve().name}.watch.json"
     try:
-        Watcher(job, path, rate, outputs.send).run()
+        Watcher(JobSource(job), path, rate, outputs.send).run()
     except KeyboardInterrupt:
         pass
     finally:

@@ -1,0 +1,101 @@
+"""What is known of each stream of cycles of a watch, in a file that a kill does not damage.
+
+A stream is a process of a job, or an engine of a server. Its cycles are steps, or the times between two scrapes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from stepscope.core.errors import StepscopeError
+from stepscope.record.system import meta
+from stepscope.watching.alarms import Alarm, StreamTest, find_alarms
+from stepscope.watching.expected_time import ExpectedTime, observe
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SCHEMA = "stepscope.watch/1"
+
+
+class Cycles(NamedTuple):
+    """New cycles of a stream, oldest first: ns a cycle, and how many cycles each value is the mean of.
+
+    A time of 0 is none. `epoch` is the process; of another one the level of the stream is not known. `n` counts values
+    of the epoch up to and with these. The tuples are of the same length.
+    """
+
+    stream: str
+    epoch: int
+    n: int
+    times_ns: tuple[int, ...]
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Stream:
+    """What is known of a stream: `n` values of its `epoch` were read, which are of `n_cycles`."""
+
+    model: ExpectedTime = field(default_factory=ExpectedTime)
+    test: StreamTest = field(default_factory=StreamTest)
+    epoch: int = 0
+    n: int = 0
+    n_cycles: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """The state as values that JSON has."""
+        numbers = {"epoch": self.epoch, "n": self.n, "n_cycles": self.n_cycles}
+        return {"model": json.loads(self.model.to_json()), "test": self.test.to_dict(), **numbers}
+
+    @staticmethod
+    def from_dict(state: dict[str, Any]) -> Stream:
+        """The state that `to_dict` made. Raises `KeyError`, `TypeError` or `ValueError` if it is another."""
+        model = ExpectedTime.from_json(json.dumps(state["model"]))
+        numbers = (int(state[name]) for name in ("epoch", "n", "n_cycles"))
+        return Stream(model, StreamTest.from_dict(state["test"]), *numbers)
+
+
+def load_state(path: Path) -> dict[str, Stream]:
+    """What an earlier watch learned; empty if there was none. Raises StepscopeError (the file is damaged)."""
+    try:
+        state = json.loads(path.read_text(encoding="utf-8"))
+        return {str(name): Stream.from_dict(one) for name, one in state[SCHEMA].items()}
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise StepscopeError(f"cannot read {path}: {error.strerror}", "name another file with --state") from None
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
+        hint = "remove it, and the watch learns anew, or name another file with --state"
+        raise StepscopeError(f"{path} is no state of a watch", hint) from None
+
+
+def save_state(path: Path, streams: dict[str, Stream]) -> None:
+    """Replace the file as a whole: a watch that is killed leaves the old state or the new one. Raises OSError."""
+    part = path.with_name(f".{path.name}{meta.PART}")
+    state = {SCHEMA: {name: one.to_dict() for name, one in streams.items()}}
+    try:
+        part.write_text(json.dumps(state), encoding="utf-8")
+        part.replace(path)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def follow(stream: Stream, new: Cycles, rate_per_s: float) -> tuple[Stream, list[Alarm], np.ndarray[Any, Any]]:
+    """The stream with new cycles, their alarms, and expected time with low and high end, a row a cycle."""
+    if new.epoch != stream.epoch:
+        stream = replace(stream, model=stream.model.new_stream(), epoch=new.epoch, n_cycles=0)
+    n_cycles = stream.n_cycles + sum(new.counts)
+    times = np.array([time_ns for time_ns in new.times_ns if time_ns > 0], dtype=float)
+    if not len(times):
+        return replace(stream, n=new.n, n_cycles=n_cycles), [], np.empty((0, 3))
+    expectation, model = observe(stream.model, times)
+    usual_s = math.exp(float(np.median(model.recent))) / 1e9
+    alarms, test = find_alarms(stream.test, expectation.error, expectation.log_time, rate_per_s * usual_s)
+    interval = np.stack([expectation.expected, expectation.low, expectation.high], axis=1)
+    return Stream(model, test, new.epoch, new.n, n_cycles), alarms, interval

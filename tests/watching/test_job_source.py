@@ -1,0 +1,53 @@
+"""The steps of a recorded job, until it ends; its recording is asked for causes."""
+
+from __future__ import annotations
+
+import pytest
+
+from stepscope.core.errors import StepscopeError
+from stepscope.record.step_times import Steps
+from stepscope.watching import job_source
+from stepscope.watching.job_source import JobSource
+from stepscope.watching.streams import Cycles, Stream
+
+
+class Job:
+    """A job of two processes, of which one has a rank."""
+
+    def __init__(self, folder):
+        self.folder, self.is_on, self.since = folder, True, {}
+
+    def steps(self, since):
+        self.since = since
+        return [Steps(7, -1, 2, (5, 0), (1, 1)), Steps(8, 3, 1, (6,), (4,))] if self.is_on else []
+
+    def is_recorded(self):
+        return True
+
+
+def test_processes_are_streams_which_are_read_on(tmp_path):
+    job = Job(tmp_path)
+    rows = JobSource(job).read({"rank 3": Stream(epoch=8, n=1)})
+    assert rows == [Cycles("process 1", 7, 2, (5, 0), (1, 1)), Cycles("rank 3", 8, 1, (6,), (4,))]
+    assert job.since == {8: 1}
+
+
+@pytest.mark.parametrize(("steps", "idle_s"), [(True, 5), (False, 65)])
+def test_a_job_that_has_no_steps_any_more_is_over(tmp_path, monkeypatch, steps, idle_s):
+    now = [100.0]
+    monkeypatch.setattr(job_source.time, "monotonic", lambda: now[0])
+    job = Job(tmp_path)
+    source = JobSource(job)
+    if steps:
+        source.read({})
+    job.is_on = False
+    now[0] += idle_s - 1
+    source.read({})
+    assert not source.is_over()
+    now[0] += 1
+    assert source.is_over()
+
+
+def test_without_the_last_seconds_the_cause_is_unknown(tmp_path, monkeypatch):
+    monkeypatch.setattr(job_source, "dump", lambda _: (_ for _ in ()).throw(StepscopeError("no ring", "")))
+    assert JobSource(Job(tmp_path)).cause({}) == {"text": "cause unknown: no ring", "causes": []}
