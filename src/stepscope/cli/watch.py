@@ -5,12 +5,17 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from stepscope.cli._output import complain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 SETTINGS: dict[str, Any] = {
     "short_help": "Say when steps of a job take longer than they should, and why.",
@@ -49,6 +54,13 @@ def command(
     webhook: Annotated[
         str | None, typer.Option(metavar="URL", help="Post the JSON of each alarm and each cause to this address.")
     ] = None,
+    prometheus: Annotated[
+        int | None,
+        typer.Option(metavar="PORT", min=0, max=65535, help="Answer at http://127.0.0.1:PORT/metrics; 0: any."),
+    ] = None,
+    otel: Annotated[
+        bool, typer.Option("--otel", help="Send measures by OTLP, as OpenTelemetry's variables OTEL_… say.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier recording in DIR.")] = False,
 ) -> None:
     """Say while a job runs when its steps take longer than they should, and why. Prints a line a minute.
@@ -62,11 +74,14 @@ def command(
     if bool(command_line) != bool(output):
         raise typer.BadParameter("names the folder of a command's recording, and both are needed", param_hint="-o DIR")
     options = ["--false-alarms", false_alarms]
-    named = {"--state": state, "--log": log, "--on-alarm": on_alarm, "--webhook": webhook}
-    options += [part for name, value in named.items() if value for part in (name, str(value))]
+    named = {"--state": state, "--log": log, "--on-alarm": on_alarm, "--webhook": webhook, "--prometheus": prometheus}
+    options += [part for name, value in named.items() if value not in ("", None) for part in (name, str(value))]
+    options += ["--otel"] * otel
+    outputs = _outputs(log, on_alarm, webhook)
     if command_line:
+        _check(prometheus, otel=otel)
         _run(command_line, output, options, force=force)
-    _watch(follow, pid, rate, state, _outputs(log, on_alarm, webhook))
+    _watch(follow, pid, rate, state, outputs, prometheus, otel=otel)
 
 
 def _run(command_line: list[str], folder: str, options: list[str], *, force: bool) -> None:
@@ -100,19 +115,49 @@ def _outputs(log: Path | None, on_alarm: str | None, webhook: str | None) -> Any
     return Outputs(write, log, on_alarm, webhook)
 
 
-def _watch(follow: str, pid: int | None, rate: float, state: str, outputs: Any) -> None:
+def _check(port: int | None, *, otel: bool) -> None:
+    """Raise what would end the watch at once, before the job is started."""
+    from stepscope.watching import collectors
+
+    if port:
+        collectors.check_port(port)
+    if otel:
+        collectors.check_opentelemetry()
+
+
+def _watch(
+    follow: str, pid: int | None, rate: float, state: str, outputs: Any, port: int | None, *, otel: bool
+) -> None:
     from stepscope.record.step_times import RunningJob
     from stepscope.watching.job_source import JobSource
     from stepscope.watching.watcher import Watcher
 
     job = RunningJob.open(follow) if pid is None else RunningJob.of_process(pid)
     path = Path(state) if state else job.folder.parent / f"{job.folder.resolve().name}.watch.json"
-    try:
-        Watcher(JobSource(job), path, rate, outputs.send).run()
-    except KeyboardInterrupt:
-        pass
-    finally:
-        outputs.close()
+    with _collected(outputs, port, otel=otel) as board:
+
+        def say(event: dict[str, Any]) -> None:
+            board.take(event)
+            outputs.send(event)
+
+        with suppress(KeyboardInterrupt):
+            Watcher(JobSource(job), path, rate, say, board.show).run()
+
+
+@contextmanager
+def _collected(outputs: Any, port: int | None, *, otel: bool) -> Iterator[Any]:
+    """The board of a watch, whose measures are collected as the user chose until the watch is over."""
+    from stepscope.watching import collectors
+    from stepscope.watching.measures import Board
+
+    board = Board()
+    with ExitStack() as stack:
+        stack.callback(outputs.close)
+        if otel:
+            stack.callback(collectors.send_opentelemetry(board, partial(outputs.problem, "--otel")))
+        if port is not None:
+            outputs.write(f"metrics: http://127.0.0.1:{collectors.serve_prometheus(board, port)}/metrics")
+        yield board
 
 
 def _rate(text: str) -> float:

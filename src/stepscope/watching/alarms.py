@@ -163,6 +163,19 @@ class StreamTest:
         return replace(StreamTest(**tails), **lists, usual=float(state["usual"]), n_usual=int(state["n_usual"]))
 
 
+def limits(test: StreamTest, rate: float) -> dict[str, float]:
+    """The ratio of measured to expected time at which each kind of alarm is raised; infinite while nothing is known.
+
+    `rate` is as for `find_alarms`.
+    """
+    return {kind: math.exp(getattr(test, kind).limit(_share(kind, rate))) for kind in KINDS}
+
+
+def _share(kind: str, rate: float) -> float:
+    """Chosen false alarms of a kind in one of its values."""
+    return rate / len(KINDS) * (CREEP_CYCLES if kind == "creep" else 1)
+
+
 def find_alarms(test: StreamTest, error: Floats, log_time: Floats, rate: float) -> tuple[list[Alarm], StreamTest]:
     """Alarms among new cycles in order of time, and the test that has learned from them.
 
@@ -171,22 +184,22 @@ def find_alarms(test: StreamTest, error: Floats, log_time: Floats, rate: float) 
     """
     is_known = ~np.isnan(error)
     place_of = np.flatnonzero(is_known)
-    error, log_time, share = error[is_known], log_time[is_known], rate / len(KINDS)
+    error, log_time = error[is_known], log_time[is_known]
     if not len(error):
         return [], test
     rows: list[tuple[str, int, float, float]] = []
 
-    def collect(kind: str, values: Floats, places: NDArray[np.int64], share: float) -> Tail:
-        at, limits, tail = _through(getattr(test, kind), values, share)
-        rows.extend((kind, int(places[i]), values[i], limit) for i, limit in zip(at, limits, strict=True))
+    def collect(kind: str, values: Floats, places: NDArray[np.int64]) -> Tail:
+        at, exceeded, tail = _through(getattr(test, kind), values, _share(kind, rate))
+        rows.extend((kind, int(places[i]), values[i], limit) for i, limit in zip(at, exceeded, strict=True))
         return tail
 
     n = np.arange(len(error))
-    stall = collect("stall", error, n, share)
+    stall = collect("stall", error, n)
     recent = np.concatenate([test.errors, error])
     medians = pl.Series(recent).rolling_median(SLOW_CYCLES).to_numpy()[len(test.errors) :]
     full = ~np.isnan(medians)
-    slow = collect("slow", medians[full], n[full], share)
+    slow = collect("slow", medians[full], n[full])
     times = np.concatenate([test.times, log_time])
     n_medians = len(times) // CREEP_CYCLES
     levels = np.median(times[: n_medians * CREEP_CYCLES].reshape(-1, CREEP_CYCLES), axis=1)
@@ -199,9 +212,9 @@ def find_alarms(test: StreamTest, error: Floats, log_time: Floats, rate: float) 
             n_usual = 0
         elif n_usual >= _USUAL // 4:
             value = level - usual
-            at, limits, creep = _through(creep, np.array([value]), share * CREEP_CYCLES)
+            at, exceeded, creep = _through(creep, np.array([value]), _share("creep", rate))
             if at:
-                rows.append(("creep", int(ends[i]), value, limits[0]))
+                rows.append(("creep", int(ends[i]), value, exceeded[0]))
                 n_usual = 0
         n_usual = min(n_usual + 1, _USUAL)
         usual += (level - usual) / n_usual

@@ -10,16 +10,19 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.errors import StepscopeError
-from stepscope.watching.measures import exposition
+from stepscope.watching.measures import Board, exposition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from stepscope.watching.measures import Board
-
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _REQUEST_S, _LAST_MS = 5.0, 5000
 _LOCAL = ("127.0.0.1", "localhost")
+
+
+def check_port(port: int) -> None:
+    """Raise StepscopeError if metrics cannot be served on this port."""
+    _listen(Board(), port).server_close()
 
 
 def serve_prometheus(board: Board, port: int) -> int:
@@ -27,14 +30,18 @@ def serve_prometheus(board: Board, port: int) -> int:
 
     Only programs of this machine are answered. Raises StepscopeError (the port is taken).
     """
-    try:
-        server = ThreadingHTTPServer((_LOCAL[0], port), partial(_Handler, board))
-    except OSError as error:
-        hint = "choose another port, or 0 for any that is free"
-        raise StepscopeError(f"cannot serve metrics on port {port}: {error.strerror}", hint) from None
+    server = _listen(board, port)
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return int(server.server_address[1])
+
+
+def _listen(board: Board, port: int) -> ThreadingHTTPServer:
+    try:
+        return ThreadingHTTPServer((_LOCAL[0], port), partial(_Handler, board))
+    except OSError as error:
+        hint = "choose another port, or 0 for any that is free"
+        raise StepscopeError(f"cannot serve metrics on port {port}: {error.strerror}", hint) from None
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -66,19 +73,27 @@ class _Handler(BaseHTTPRequestHandler):
         """Requests are no events of the watch."""
 
 
+def check_opentelemetry() -> None:
+    """Raise StepscopeError if OpenTelemetry's libraries are not installed."""
+    try:
+        import opentelemetry.exporter.otlp.proto.http.metric_exporter
+        import opentelemetry.sdk.metrics.export  # noqa: F401
+    except ImportError:
+        raise StepscopeError("--otel needs the extra otel", "install it: pip install 'stepscope[otel]'") from None
+
+
 def send_opentelemetry(board: Board, problem: Callable[[str], None]) -> Callable[[], None]:
     """Send the measures as OpenTelemetry's standard variables say (`OTEL_EXPORTER_OTLP_ENDPOINT` and others).
 
     `problem` gets what goes wrong while sending, a text each time. Returns what ends it, with a last sending.
     Raises StepscopeError (the extra `otel` is not installed, the variables are wrong).
     """
-    try:
-        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-        from opentelemetry.metrics import CallbackOptions, Observation
-        from opentelemetry.sdk.metrics import MeterProvider
-        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
-    except ImportError:
-        raise StepscopeError("--otel needs the extra otel", "install it: pip install 'stepscope[otel]'") from None
+    check_opentelemetry()
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+    from opentelemetry.metrics import CallbackOptions, Observation
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+
     logger = logging.getLogger("opentelemetry")
     logger.propagate = False
     logger.addHandler(_Problems(problem))

@@ -73,13 +73,14 @@ def _is_open(folder: Path) -> bool:
 
 
 def _compared(base: Path, other: Path) -> dict[str, Any]:
-    """Verdict and causes of a dump against the recording, from a process of its own that gives way to the job."""
-    command = ["nice", sys.executable, "-m", "stepscope", "compare", str(base), str(other), "--format", "json"]
+    """Verdict and causes of a dump against the recording, and the page that shows them."""
+    done = _compare(base, other, "--format", "json")
     try:
-        done = subprocess.run(command, capture_output=True, timeout=_COMPARE_S, check=False)  # noqa: S603  ourselves
         result = json.loads(done.stdout)
-    except (OSError, ValueError, subprocess.TimeoutExpired):
-        return {"text": f"cause unknown: the comparison failed; see stepscope report {other}", "causes": []}
+    except ValueError:
+        why = next((line for line in done.stderr.splitlines() if line.startswith("error: ")), "the comparison failed")
+        text = f"cause unknown: {why.removeprefix('error: ')}; see stepscope report {other}"
+        return {"text": text, "causes": []}
     fields = ("category", "certainty", "statement", "rank", "explained_ns", "gain", "evidence", "advice")
     causes = [{name: one[name] for name in fields} for one in result["causes"]]
     if causes:
@@ -87,4 +88,17 @@ def _compared(base: Path, other: Path) -> dict[str, Any]:
     else:
         is_over = result["verdict"] == "no_difference"
         text = "cause unknown: the next steps took their usual time" if is_over else "cause unknown"
-    return {"text": f"{text}; see stepscope compare {base} {other}", "causes": causes, "verdict": result["verdict"]}
+    page = other.with_name(f"{other.name}.html")
+    drawn = _compare(base, other, "--output", str(page), "--force").returncode == 0
+    where = f"see {page}" if drawn else f"see stepscope compare {base} {other}"
+    known = {"causes": causes, "verdict": result["verdict"], "page": str(page) if drawn else None}
+    return {"text": f"{text}; {where}", **known}
+
+
+def _compare(base: Path, other: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Compare in a process of its own that gives way to the job. An attempt that takes too long has failed."""
+    command = ["nice", sys.executable, "-m", "stepscope", "compare", str(base), str(other), *options]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=_COMPARE_S, check=False)  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return subprocess.CompletedProcess(command, -1, "", f"error: {error}")

@@ -7,12 +7,20 @@ dashboard works with both.
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
+from stepscope.watching.alarms import limits
+from stepscope.watching.streams import rate_of_a_cycle
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from stepscope.watching.streams import Cycles, Stream
 
 Values = tuple[tuple[tuple[tuple[str, str], ...], float], ...]
 _UNITS = {"s": "_seconds", "1": "_ratio"}
@@ -29,12 +37,32 @@ class StreamNow:
     name: str
     n_steps: int
     last_unix_s: float
-    step_ns: float | None
+    step_ns: float
     expected_ns: float | None
     low_ns: float | None
     high_ns: float | None
     slowness: float | None
     limits: Mapping[str, float]
+
+
+def now_of(stream: Stream, new: Cycles, interval: np.ndarray[Any, Any], rate_per_s: float) -> StreamNow | None:
+    """The state of a stream after new cycles, with what `follow` says of them. None if none of them has a time."""
+    times = [time_ns for time_ns in new.times_ns if time_ns > 0]
+    if not times:
+        return None
+    expected, low, high = (None if math.isnan(value) else float(value) for value in interval[-1])
+    errors = stream.test.errors
+    return StreamNow(
+        name=new.stream,
+        n_steps=stream.n_cycles,
+        last_unix_s=time.time(),
+        step_ns=float(np.median(times)),
+        expected_ns=expected,
+        low_ns=low,
+        high_ns=high,
+        slowness=math.exp(float(np.median(errors))) if errors else None,
+        limits=limits(stream.test, rate_of_a_cycle(stream.model, rate_per_s)),
+    )
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ class Outputs:
             try:
                 self._waiting.put_nowait(whole)
             except queue.Full:
-                self._problem("sending alarms", "100 of them wait already")
+                self.problem("sending alarms", "100 of them wait already")
 
     def close(self) -> None:
         """Give alarms that wait for the command or the webhook some seconds."""
@@ -80,9 +80,10 @@ class Outputs:
             act()
             self._failing.discard(what)
         except (OSError, subprocess.TimeoutExpired) as error:
-            self._problem(what, str(error))
+            self.problem(what, str(error))
 
-    def _problem(self, what: str, why: str) -> None:
+    def problem(self, what: str, why: str) -> None:
+        """Report that something fails, unless it was reported and has not worked since."""
         if what not in self._failing:
             self._failing.add(what)
             self.write(f"{time.strftime('%H:%M:%S')} {what} failed: {why}; watching goes on")

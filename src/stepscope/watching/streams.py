@@ -95,7 +95,12 @@ def follow(stream: Stream, new: Cycles, rate_per_s: float) -> tuple[Stream, list
     if not len(times):
         return replace(stream, n=new.n, n_cycles=n_cycles), [], np.empty((0, 3))
     expectation, model = observe(stream.model, times)
-    usual_s = math.exp(float(np.median(model.recent))) / 1e9
-    alarms, test = find_alarms(stream.test, expectation.error, expectation.log_time, rate_per_s * usual_s)
+    rate = rate_of_a_cycle(model, rate_per_s)
+    alarms, test = find_alarms(stream.test, expectation.error, expectation.log_time, rate)
     interval = np.stack([expectation.expected, expectation.low, expectation.high], axis=1)
     return Stream(model, test, new.epoch, new.n, n_cycles), alarms, interval
+
+
+def rate_of_a_cycle(model: ExpectedTime, rate_per_s: float) -> float:
+    """Chosen false alarms in a cycle, from those in a second and the usual time of the last cycles."""
+    return rate_per_s * math.exp(float(np.median(model.recent))) / 1e9

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from stepscope.core.units import counted, duration
+from stepscope.watching.measures import StreamNow, now_of
 from stepscope.watching.streams import Cycles, Stream, follow, load_state, save_state
 
 if TYPE_CHECKING:
@@ -59,9 +60,20 @@ class Source(Protocol):
 class Watcher:
     """Watches until the source is over. `say` receives each event: a dictionary with `event` and `text`."""
 
-    def __init__(self, source: Source, state: Path, rate_per_s: float, say: Callable[[dict[str, Any]], None]) -> None:
-        """`rate_per_s` is the chosen number of false alarms in a second, over all streams. Raises StepscopeError."""
-        self._source, self._path, self._rate, self._say = source, state, rate_per_s, say
+    def __init__(
+        self,
+        source: Source,
+        state: Path,
+        rate_per_s: float,
+        say: Callable[[dict[str, Any]], None],
+        show: Callable[[tuple[StreamNow, ...]], None] = lambda _now: None,
+    ) -> None:
+        """`rate_per_s` is the chosen number of false alarms in a second, over all streams. Raises StepscopeError.
+
+        `show` receives the state of all streams after each reading.
+        """
+        self._source, self._path, self._rate, self._say, self._show = source, state, rate_per_s, say, show
+        self._now: dict[str, StreamNow] = {}
         self._streams = load_state(state)
         self._minute: list[float] = []
         self._interval = np.full(3, np.nan)
@@ -96,9 +108,12 @@ class Watcher:
             self._streams[new.stream] = stream
             self._minute += [time_ns for time_ns in new.times_ns if time_ns > 0]
             self._interval = interval[-1] if len(interval) else self._interval
+            now = now_of(stream, new, interval, self._rate / len(rows))
+            self._now |= {} if now is None else {new.stream: now}
             for alarm in alarms:
                 event = self._alarm_event(alarm, new, stream.n_cycles, float(interval[alarm.cycle][0]))
                 worst[alarm.kind] = max(worst.get(alarm.kind, event), event, key=lambda one: float(one["ratio"]))
+        self._show(tuple(self._now.values()))
         for kind, event in worst.items():
             if time.monotonic() - self._reported.get(kind, -math.inf) > _SAME_S:
                 self._reported[kind] = time.monotonic()
