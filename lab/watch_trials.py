@@ -32,6 +32,8 @@ JOB = Path(__file__).with_name("switched_job.py")
 SWITCHED = ("slow_loader", "fsync", "tiny_syncs", "garbage", "float64", "gil_hog", "core_contention", "larger_batch")
 #: Seconds: until the first fault, with a fault, and after one.
 WARM_S, ON_S, OFF_S = 90.0, 45.0, 60.0
+#: How soon what belongs to a recording that was killed must have ended.
+GONE_S = 5.0
 #: A step is slow if it takes so much longer than the median of those before the fault.
 SLOW = 1.1
 STEPS = """
@@ -153,11 +155,14 @@ def kill(given: argparse.Namespace) -> None:
             sys.exit(f"{i}: the watch goes on after its job was killed")
         streams = load_state(state)
         n_known += bool(streams)
+        deadline = time.monotonic() + GONE_S
+        while alive_of(str(run)) and time.monotonic() < deadline:
+            time.sleep(0.1)
         left = [path.name for path in out.iterdir() if path.name not in {"run", state.name}]
         alive = alive_of(str(run))
         if left or alive or (what == "job" and watch.returncode):
             sys.exit(f"{i}: {what} killed: left {left}, alive {alive}, exit {watch.returncode}: {text.decode()}")
-    print(f"{given.times} kills, the state loaded each time ({n_known} times with steps), nothing left behind")
+    print(f"{given.times} kills, the state loaded each time ({n_known} times with steps), nothing left behind after 5 s")
 
 
 def alive_of(word: str) -> list[str]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+
 import pytest
 
 from stepscope.core.errors import StepscopeError
@@ -51,3 +54,42 @@ def test_a_job_that_has_no_steps_any_more_is_over(tmp_path, monkeypatch, steps, 
 def test_without_the_last_seconds_the_cause_is_unknown(tmp_path, monkeypatch):
     monkeypatch.setattr(job_source, "dump", lambda _: (_ for _ in ()).throw(StepscopeError("no ring", "")))
     assert JobSource(Job(tmp_path)).cause({}) == {"text": "cause unknown: no ring", "causes": []}
+
+
+class Compare:
+    """`stepscope compare` with an answer; its commands are kept."""
+
+    def __init__(self, monkeypatch, folder, answer, error=""):
+        self.commands: list[list[str]] = []
+        self.answer, self.error = answer, error
+        (folder / "dump").mkdir()
+        (folder / "dump" / "meta.json").write_text('{"end_unix_ns": 1}')
+        monkeypatch.setattr(job_source, "dump", lambda folder: folder / "dump")
+        monkeypatch.setattr(job_source.subprocess, "run", self)
+
+    def __call__(self, command, **_options):
+        self.commands.append(command)
+        return subprocess.CompletedProcess(command, int(bool(self.error)), self.answer, self.error)
+
+
+def test_the_cause_of_an_alarm_comes_with_a_page(tmp_path, monkeypatch):
+    names = ("category", "certainty", "statement", "rank", "explained_ns", "gain", "evidence", "advice")
+    cause = dict.fromkeys(names) | {
+        "category": "disk_io",
+        "certainty": "certain",
+        "statement": "It waits for the disk.",
+    }
+    compare = Compare(monkeypatch, tmp_path, json.dumps({"causes": [cause], "verdict": "different"}))
+    event = JobSource(Job(tmp_path)).cause({})
+    page = f"{tmp_path}/dump.html"
+    assert event == {
+        "text": f"cause, certain: disk_io: It waits for the disk.; see {page}", "causes": [cause],
+        "verdict": "different", "page": page, "dump": f"{tmp_path}/dump",
+    }  # fmt: skip
+    assert [command[6:] for command in compare.commands] == [["--format", "json"], ["--output", page, "--force"]]
+
+
+def test_a_comparison_that_is_refused_says_why(tmp_path, monkeypatch):
+    Compare(monkeypatch, tmp_path, "", "warning: x\nerror: only counters were recorded\nhint: y")
+    event = JobSource(Job(tmp_path)).cause({})
+    assert event["text"] == f"cause unknown: only counters were recorded; see stepscope report {tmp_path}/dump"
