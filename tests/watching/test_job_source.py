@@ -77,13 +77,13 @@ def test_the_cause_of_an_alarm_comes_with_a_page(tmp_path, monkeypatch):
     cause = dict.fromkeys(names) | {
         "category": "disk_io",
         "certainty": "certain",
-        "statement": "It waits for the disk.",
+        "statement": "The disk is slow.",
     }
     compare = Compare(monkeypatch, tmp_path, json.dumps({"causes": [cause], "verdict": "different"}))
     event = JobSource(Job(tmp_path)).cause({})
     page = f"{tmp_path}/dump.html"
     assert event == {
-        "text": f"cause, certain: disk_io: It waits for the disk.; see {page}", "causes": [cause],
+        "text": f"cause, certain: disk_io: The disk is slow.; see {page}", "causes": [cause],
         "verdict": "different", "page": page, "dump": f"{tmp_path}/dump",
     }  # fmt: skip
     assert [command[6:] for command in compare.commands] == [["--format", "json"], ["--output", page, "--force"]]
