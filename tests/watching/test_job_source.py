@@ -86,7 +86,7 @@ def test_the_cause_of_an_alarm_comes_with_a_page(tmp_path, monkeypatch):
         "text": f"cause, certain: disk_io: The disk is slow.; see {page}", "causes": [cause],
         "verdict": "different", "page": page, "dump": f"{tmp_path}/dump",
     }  # fmt: skip
-    assert [command[6:] for command in compare.commands] == [["--format", "json"], ["--output", page, "--force"]]
+    assert [command[7:] for command in compare.commands] == [["--format", "json"], ["--output", page, "--force"]]
 
 
 def test_a_comparison_that_is_refused_says_why(tmp_path, monkeypatch):
