@@ -47,6 +47,7 @@ def test_files_that_cannot_be_read_are_told(run, paths):
     ("words", "code", "reason"),
     [
         (["SELECT 1"], 2, "PATH and a query are needed"),
+        (["SELECT 1", "nothing.json"], 2, "the query comes last"),
         (["a.json", "SELECT * FROM spanz"], 2, "no table named 'spanz'"),
         (["a.json", "COPY spans TO 'x'"], 1, "a query may only read"),
         (["a.json", "SELECT * FROM kernel_metrics"], 1, "no kernel_metrics"),

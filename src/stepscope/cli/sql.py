@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import re
 import sys
 from typing import Annotated, Any
 
@@ -28,6 +29,8 @@ from stepscope.core.errors import StepscopeError
 SETTINGS: dict[str, Any] = {"short_help": "Query the tables of all ranks in SQL.", "options_metavar": "[OPTIONS]"}
 ROWS_SHOWN = 50
 _STDIN = "-"
+#: How a query begins that stands where a path is expected.
+_QUERY = re.compile(r"\s*(?:select|with|from)\s", re.IGNORECASE)
 
 
 def command(
@@ -75,6 +78,8 @@ def command(
 
     if len(arguments) < 2:
         raise typer.BadParameter("PATH and a query are needed, as in 'stepscope sql DIR \"SELECT * FROM steps\"'")
+    if _QUERY.match(arguments[0]):
+        raise typer.BadParameter("the query comes last, as in 'stepscope sql DIR \"SELECT * FROM steps\"'")
     # DuckDB would report objects that are not freed at the end as leaks, on standard error.
     atexit.unregister(gc.freeze)
     *paths, text = arguments
