@@ -2,8 +2,9 @@
 
     python lab/switched_job.py FAULT_FILE STEPS_FILE [--seconds 600]
 
-The model and the faults are those of `fault_job.py`. STEPS_FILE gets a line for each step: when it ended (seconds
-since 1970), how long it took (seconds), and the fault that was on. The job knows no profiler.
+The model and the faults are those of `fault_job.py`; with `float64` the whole model is in double precision.
+STEPS_FILE gets a line for each step: when it ended (seconds since 1970), how long it took (seconds), and the fault
+that was on. The job knows no profiler.
 """
 
 from __future__ import annotations
@@ -18,13 +19,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from fault_job import LENGTH, VOCABULARY, Model, after_step
+from fault_job import CYCLES, LENGTH, VOCABULARY, Model, after_step
 from torch.nn import functional as F  # noqa: N812  as everybody calls it
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 BATCH, LARGER = 16, 24
+#: How often the many small reads of `fault_job.py` are made.
+TINY = 8
 #: The slow collate of `fault_job.py`.
 COLLATE_S = 0.03
 
@@ -46,6 +49,7 @@ class Switch:
                 hog.kill()
                 hog.wait()
             self.hogs = []
+            CYCLES.clear()
             if fault == "core_contention":
                 self.hogs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
             (self.spins.set if fault == "gil_hog" else self.spins.clear)()
@@ -88,15 +92,14 @@ def main() -> None:
     with tempfile.TemporaryFile(dir=".") as file, given.steps_file.open("a", buffering=1, encoding="utf-8") as steps:
         while before - began < given.seconds:
             fault = switch.read()
-            if model.slow != (fault == "float64"):
-                model.slow = fault == "float64"
-                model.wide.to(torch.float64 if model.slow else torch.float32)
+            model.to(torch.float64 if fault == "float64" else torch.float32)
             tokens = next(loader)
             optimizer.zero_grad()
             loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
             loss.backward()
             optimizer.step()
-            after_step(fault, model, file)
+            for _ in range(TINY if fault == "tiny_syncs" else 1):
+                after_step(fault, model, file)
             now = time.time()
             steps.write(f"{now:.6f} {now - before:.6f} {fault}\n")
             before = now

@@ -31,7 +31,7 @@ from stepscope.watching.watcher import load_state
 JOB = Path(__file__).with_name("switched_job.py")
 SWITCHED = ("slow_loader", "fsync", "tiny_syncs", "garbage", "float64", "gil_hog", "core_contention", "larger_batch")
 #: Seconds: until the first fault, with a fault, and after one.
-WARM_S, ON_S, OFF_S = 90.0, 45.0, 60.0
+WARM_S, ON_S, OFF_S = 90.0, 30.0, 40.0
 #: How soon what belongs to a recording that was killed must have ended.
 GONE_S = 5.0
 #: A step is slow if it takes so much longer than the median of those before the fault.
@@ -162,7 +162,7 @@ def kill(given: argparse.Namespace) -> None:
         alive = alive_of(str(run))
         if left or alive or (what == "job" and watch.returncode):
             sys.exit(f"{i}: {what} killed: left {left}, alive {alive}, exit {watch.returncode}: {text.decode()}")
-    print(f"{given.times} kills, the state loaded each time ({n_known} times with steps), nothing left behind after 5 s")
+    print(f"{given.times} kills: the state loaded each time, {n_known} times with steps; nothing left behind after 5 s")
 
 
 def alive_of(word: str) -> list[str]:
@@ -182,7 +182,7 @@ def main() -> None:
     parser.add_argument("trial", choices=["faults", "healthy", "kills"])
     parser.add_argument("out", type=Path)
     parser.add_argument("--python", default=sys.executable, help="a Python that has torch")
-    parser.add_argument("--faults", nargs="*", choices=SWITCHED)
+    parser.add_argument("--faults", nargs="*", choices=SWITCHED, help="in this order; a fault may come again")
     parser.add_argument("--false-alarms", default="1/week")
     parser.add_argument("--seconds", type=float, default=7200)
     parser.add_argument("--times", type=int, default=50)

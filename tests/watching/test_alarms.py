@@ -62,6 +62,34 @@ def test_creeping_growth_is_reported():
     assert "creep" in kinds
 
 
+def test_a_fault_that_begins_mildly_is_not_learned_as_healthy():
+    times = _healthy(1000)
+    times[800:825] += 0.05
+    times[825:] += 0.5
+    assert [kind for kind, cycle, _ in _watch(times)[0] if 800 <= cycle < 850] == ["stall", "slow"]
+
+
+@pytest.mark.parametrize("n", [1000, 12_000])
+def test_a_fault_is_forgotten_and_what_is_usual_here_is_learned(n):
+    times = _healthy(n + 500)
+    before = _watch(times)[1].slow.limit(RATE)
+    times[n : n + 30] += 0.7
+    _, test = _watch(times)
+    alarmed = test.slow.limit(RATE)
+    fault, usual = (test.judged("slow", is_usual=is_usual).slow for is_usual in (False, True))
+    assert before <= alarmed
+    assert fault.limit(RATE) == pytest.approx(before, rel=0.1)
+    assert usual.limit(RATE) > max(0.6, alarmed)
+    assert fault.judged(is_usual=True) == fault
+
+
+def test_a_limit_is_at_most_twice_what_was_seen():
+    tail = Tail(10)
+    for value in [*np.linspace(0.01, 0.03, 30), 0.3, 0.35, 0.4]:
+        tail = tail.add(float(value), RATE)
+    assert tail.limit(RATE) == pytest.approx(2 * 0.4 + 0.05)
+
+
 def test_pieces_and_files_change_nothing():
     times = _healthy(5000)
     times[3000:3100] += 0.3

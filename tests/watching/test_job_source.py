@@ -84,7 +84,7 @@ def test_the_cause_of_an_alarm_comes_with_a_page(tmp_path, monkeypatch):
     page = f"{tmp_path}/dump.html"
     assert event == {
         "text": f"cause, certain: disk_io: The disk is slow.; see {page}", "causes": [cause],
-        "verdict": "different", "page": page, "dump": f"{tmp_path}/dump",
+        "verdict": "different", "page": page, "is_usual": False, "dump": f"{tmp_path}/dump",
     }  # fmt: skip
     assert [command[7:] for command in compare.commands] == [["--format", "json"], ["--output", page, "--force"]]
 

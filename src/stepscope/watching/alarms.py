@@ -28,9 +28,10 @@ KINDS = ("stall", "slow", "creep")
 SLOW_CYCLES, CREEP_CYCLES = 20, 64
 #: Values of each statistic in a block. There is at most one alarm of a kind within as many.
 _BLOCK = {"stall": 64, "slow": 256, "creep": 32}
-#: Blocks before a limit is extrapolated; until then it is twice the greatest value so far, and a margin. That is
-#: updated after so many values, of which there is a whole number in each block.
-_LEARNT_BLOCKS, _MARGIN, _EARLY, _EARLY_GROWTH = 20, 0.05, 32, 1.1
+#: Blocks before a limit is extrapolated; until then, and at the most, it is twice the greatest value, and a margin.
+_LEARNT_BLOCKS, _MARGIN, _EARLY_GROWTH = 20, 0.05, 1.1
+#: A limit holds for so many values. The newest values are learned only later: they may be the begin of a fault.
+_CHUNK, _HELD = 32, 32
 #: From so many blocks beyond it the limit is counted; at the most it is forgotten what half of the blocks said.
 _COUNTED, _MOST = 8.0, 64.0
 _TOP = 512
@@ -44,17 +45,25 @@ _USUAL = 32
 class Tail:
     """What is known of one statistic: greatest values of blocks, descending, and how many blocks there were.
 
-    `position` and `greatest` are of the block that is not complete, `since` counts values since the last alarm, and
-    `early` is the greatest value while there are few blocks.
+    `position` and `greatest` are of the block that is not complete, and `early` is the greatest value while there are
+    few blocks. `seen` values are in a chunk that is not complete; `held` are the newest, which are not learned yet.
+    `since` counts values since the last alarm. That alarm's greatest value is `alarm`, it was learned as `counted`,
+    and `early` was `early_before`; all three are null once it is known what the alarm meant.
     """
 
     block: int
+    hold: int = _HELD
     n: float = 0.0
     top: tuple[float, ...] = ()
     position: int = 0
     greatest: float = -math.inf
-    since: int = 1 << 30
     early: float = -math.inf
+    seen: int = 0
+    held: tuple[float, ...] = ()
+    since: int = 1 << 30
+    alarm: float | None = None
+    counted: float | None = None
+    early_before: float | None = None
 
     def limit(self, rate: float) -> float:
         """The value that blocks exceed with probability `rate` times their length; `rate` is a value's."""
@@ -64,6 +73,10 @@ class Tail:
         if p * self.n >= _COUNTED:
             place = p * self.n - 1
             return float(np.interp(place, np.arange(len(self.top)), self.top))
+        # So far beyond what was seen, a tail as heavy as the greatest values suggest says nothing.
+        return min(self._extrapolated(p), 2 * max(self.top[0], 0.0) + _MARGIN)
+
+    def _extrapolated(self, p: float) -> float:
         m = int(min(len(self.top), max(10, self.n / 10)))
         threshold = self.top[m - 1]
         excess = np.maximum(np.array(self.top[: m - 1])[::-1] - threshold, 0)
@@ -77,17 +90,53 @@ class Tail:
         return float(threshold + scale * (math.log(times) if shape < 1e-3 else (times**shape - 1) / shape))
 
     def add(self, value: float, rate: float) -> Tail:
-        """The tail after a block with this greatest value, which counts as little more than the limit at the most."""
-        if self.n >= _LEARNT_BLOCKS:
-            value = min(value, self.limit(rate) + self._excess())
-        elif self.early > -math.inf:
-            value = min(value, self.early)
+        """The tail after a block with this greatest value."""
         rising = [-one for one in self.top]
         insort(rising, -value)
         top, n = tuple(-one for one in rising[:_TOP]), self.n + 1
         if rate * self.block * n > _MOST:
             top, n = top[1::2], n / 2
-        return replace(self, top=top, n=n, position=0, greatest=-math.inf)
+        return replace(self, top=top, n=n)
+
+    def alarmed(self, value: float, rate: float) -> Tail:
+        """The tail after an alarm, which says something of healthy cycles, but little, so that alarms cannot go on.
+
+        What is held may be the begin of what caused it, and is forgotten.
+        """
+        early = self.early
+        if self.n >= _LEARNT_BLOCKS:
+            counted = min(value, self.limit(rate) + self._excess())
+        else:
+            counted, early = max(early, 0.0), max(early, 0.0) * _EARLY_GROWTH + _MARGIN / 10
+        after = replace(self, early=early, held=(), alarm=value, counted=counted, early_before=self.early)
+        return after.add(counted, rate)
+
+    def judged(self, *, is_usual: bool) -> Tail:
+        """The tail once it is known what the last alarm meant: what is usual here is learned, a fault is not."""
+        if self.alarm is None or self.counted is None or self.early_before is None:
+            return self
+        tail = replace(self, alarm=None, counted=None, early_before=None)
+        if self.n < _LEARNT_BLOCKS:
+            tail = replace(tail, early=max(self.early, self.alarm) if is_usual else self.early_before)
+        if self.counted not in self.top:
+            return tail
+        others = list(self.top)
+        others.remove(self.counted)
+        if is_usual:
+            return replace(tail, top=tuple(sorted([*others, self.alarm], reverse=True)))
+        return replace(tail, top=tuple(others), n=self.n - 1)
+
+    def learned(self, rate: float) -> Tail:
+        """The tail after a chunk: it learns what is held, but the newest values."""
+        tail, values = replace(self, held=self.held[-self.hold :]), self.held[: -self.hold]
+        while values:
+            part, values = values[: tail.block - tail.position], values[tail.block - tail.position :]
+            greatest = max(tail.greatest, *part)
+            early = max(tail.early, *part) if tail.n < _LEARNT_BLOCKS else tail.early
+            tail = replace(tail, position=tail.position + len(part), greatest=greatest, early=early)
+            if tail.position == tail.block:
+                tail = replace(tail.add(greatest, rate), position=0, greatest=-math.inf)
+        return tail
 
     def _excess(self) -> float:
         m = min(len(self.top), 20)
@@ -98,30 +147,24 @@ def _through(tail: Tail, values: Floats, rate: float) -> tuple[list[int], list[f
     """Places of alarms among new values of a statistic, their limits, and the tail that has learned from them."""
     places, limits, start = [], [], 0
     while start < len(values):
-        size = _EARLY if tail.n < _LEARNT_BLOCKS else tail.block
-        part = values[start : start + size - tail.position % size]
+        part = values[start : start + _CHUNK - tail.seen]
         limit = tail.limit(rate)
         beyond = np.flatnonzero(part > limit)
         beyond = beyond[beyond + tail.since >= tail.block]
-        since = tail.since + len(part)
+        n_in_episode = min(max(tail.block - tail.since, 0), len(part))
         if len(beyond):
-            places.append(start + int(beyond[0]))
+            first = int(beyond[0])
+            places.append(start + first)
             limits.append(limit)
-            since = len(part) - int(beyond[0])
-        tail = replace(
-            tail,
-            position=tail.position + len(part),
-            greatest=max(tail.greatest, float(part.max())),
-            since=min(since, 1 << 30),
-        )
-        if tail.n < _LEARNT_BLOCKS and tail.position % _EARLY == 0:
-            # A block beyond the limit says little of healthy cycles, but something, so that alarms cannot go on.
-            if tail.greatest <= limit:
-                tail = replace(tail, early=max(tail.early, tail.greatest))
-            elif tail.position == tail.block:
-                tail = replace(tail, early=max(tail.early, 0.0) * _EARLY_GROWTH + _MARGIN / 10)
-        if tail.position == tail.block:
-            tail = tail.add(tail.greatest, rate)
+            tail = replace(tail.alarmed(float(part[first:].max()), rate), since=len(part) - first)
+        else:
+            if tail.alarm is not None and n_in_episode:
+                tail = replace(tail, alarm=max(tail.alarm, float(part[:n_in_episode].max())))
+            held = (*tail.held, *part[n_in_episode:].tolist())
+            tail = replace(tail, since=min(tail.since + len(part), 1 << 30), held=held)
+        tail = replace(tail, seen=(tail.seen + len(part)) % _CHUNK)
+        if not tail.seen:
+            tail = tail.learned(rate)
         start += len(part)
     return places, limits, tail
 
@@ -142,12 +185,17 @@ class StreamTest:
 
     stall: Tail = Tail(_BLOCK["stall"])
     slow: Tail = Tail(_BLOCK["slow"])
-    creep: Tail = Tail(_BLOCK["creep"])
+    creep: Tail = Tail(_BLOCK["creep"], _HELD // 4)
     #: The last errors; times since the last full median of `creep`; that statistic's usual, of how many medians.
     errors: tuple[float, ...] = ()
     times: tuple[float, ...] = ()
     usual: float = 0.0
     n_usual: int = 0
+
+    def judged(self, kind: str, *, is_usual: bool) -> StreamTest:
+        """The test once it is known whether the last alarm of a kind was of what is usual here, or of a fault."""
+        parts: dict[str, Any] = {kind: getattr(self, kind).judged(is_usual=is_usual)}
+        return replace(self, **parts)
 
     def to_dict(self) -> dict[str, Any]:
         """The state as values that JSON has: at most some 40 kB."""
@@ -157,7 +205,8 @@ class StreamTest:
     def from_dict(state: Mapping[str, Any]) -> StreamTest:
         """The state that `to_dict` made. Raises `KeyError`, `TypeError` or `ValueError` if it is another."""
         tails: dict[str, Any] = {
-            kind: Tail(**{**state[kind], "top": tuple(map(float, state[kind]["top"]))}) for kind in KINDS
+            kind: Tail(**{**state[kind], **{name: tuple(map(float, state[kind][name])) for name in ("top", "held")}})
+            for kind in KINDS
         }
         lists: dict[str, Any] = {name: tuple(map(float, state[name])) for name in ("errors", "times")}
         return replace(StreamTest(**tails), **lists, usual=float(state["usual"]), n_usual=int(state["n_usual"]))

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 #: A job has ended when it has no steps for so long, or never had one for the second.
 _GONE_S, _NEVER_S = 5.0, 65.0
+#: Causes that belong to the machine and its other work, and come again; those that only say when. Others are faults.
+_OF_THE_MACHINE = ("cpu_contention", "cpu_frequency", "gpu_frequency")
+_ONLY_WHEN = ("none", "slow_tail", "periodic_work")
 _DUMP_S, _COMPARE_S = 120.0, 300.0
 
 
@@ -92,6 +95,8 @@ def _compared(base: Path, other: Path) -> dict[str, Any]:
     drawn = _compare(base, other, "--output", str(page), "--force").returncode == 0
     where = f"see {page}" if drawn else f"see stepscope compare {base} {other}"
     known = {"causes": causes, "verdict": result["verdict"], "page": str(page) if drawn else None}
+    first = causes[0]["category"] if causes else "none"
+    known |= {"is_usual": None if first in _ONLY_WHEN else first in _OF_THE_MACHINE}
     return {"text": f"{text}; {where}", **known}
 
 

@@ -6,9 +6,10 @@ Where cycles come from, and who can say their cause, is the matter of a source: 
 from __future__ import annotations
 
 import math
+import queue
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -54,7 +55,10 @@ class Source(Protocol):
         """What is new of each stream since these were read. Called about once a second."""
 
     def cause(self, alarm: dict[str, Any]) -> dict[str, Any]:
-        """Fields of the event that names an alarm's cause, with its `text`. Called in another thread."""
+        """Fields of the event that names an alarm's cause, with its `text`. Called in another thread.
+
+        `is_usual` says whether what was found belongs to the machine (true) or is a fault (false); else it is null.
+        """
 
 
 class Watcher:
@@ -81,6 +85,7 @@ class Watcher:
         self._reported: dict[str, float] = {}
         self._is_saved = True
         self._diagnosis: threading.Thread | None = None
+        self._judgements: queue.SimpleQueue[tuple[str, bool]] = queue.SimpleQueue()
 
     def run(self) -> None:
         """Watch until the source is over. Raises KeyboardInterrupt."""
@@ -100,6 +105,7 @@ class Watcher:
 
     def tick(self) -> None:
         """Read new cycles of all streams, and report alarms."""
+        self._judge()
         rows = self._source.read(self._streams)
         worst: dict[str, dict[str, Any]] = {}
         for new in rows:
@@ -155,8 +161,22 @@ class Watcher:
         if self._diagnosis is not None and self._diagnosis.is_alive():
             return
         about = {"event": "cause", **{name: alarm[name] for name in ("kind", "stream", "step")}}
-        self._diagnosis = threading.Thread(target=lambda: self._say(self._source.cause(alarm) | about), daemon=True)
+
+        def look() -> None:
+            found = self._source.cause(alarm)
+            if found.get("is_usual") is not None:
+                self._judgements.put((alarm["kind"], found["is_usual"]))
+            self._say(found | about)
+
+        self._diagnosis = threading.Thread(target=look, daemon=True)
         self._diagnosis.start()
+
+    def _judge(self) -> None:
+        """Learn from the causes that were found: they hold for all streams with an alarm of that kind."""
+        while not self._judgements.empty():
+            kind, is_usual = self._judgements.get()
+            for name, stream in self._streams.items():
+                self._streams[name] = replace(stream, test=stream.test.judged(kind, is_usual=is_usual))
 
     def _alarm_event(self, alarm: Alarm, new: Cycles, n_cycles: int, expected_ns: float) -> dict[str, Any]:
         # Some cycles have no time, and are no cycles of the test.
