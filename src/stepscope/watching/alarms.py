@@ -46,9 +46,9 @@ class Tail:
     """What is known of one statistic: greatest values of blocks, descending, and how many blocks there were.
 
     `position` and `greatest` are of the block that is not complete, and `early` is the greatest value while there are
-    few blocks. `seen` values are in a chunk that is not complete; `held` are the newest, which are not learned yet.
-    `since` counts values since the last alarm. That alarm's greatest value is `alarm`, it was learned as `counted`,
-    and `early` was `early_before`; all three are null once it is known what the alarm meant.
+    few blocks. `chunk_position` values are in a chunk that is not complete; `held` are the newest values, which are
+    not learned yet. `since` counts values since the last alarm. That alarm's greatest value is `alarm`, it was learned
+    as `counted`, and `early` was `early_before`; all three are null once it is known what the alarm meant.
     """
 
     block: int
@@ -58,7 +58,7 @@ class Tail:
     position: int = 0
     greatest: float = -math.inf
     early: float = -math.inf
-    seen: int = 0
+    chunk_position: int = 0
     held: tuple[float, ...] = ()
     since: int = 1 << 30
     alarm: float | None = None
@@ -120,11 +120,11 @@ class Tail:
             tail = replace(tail, early=max(self.early, self.alarm) if is_usual else self.early_before)
         if self.counted not in self.top:
             return tail
-        others = list(self.top)
-        others.remove(self.counted)
+        remaining = list(self.top)
+        remaining.remove(self.counted)
         if is_usual:
-            return replace(tail, top=tuple(sorted([*others, self.alarm], reverse=True)))
-        return replace(tail, top=tuple(others), n=self.n - 1)
+            return replace(tail, top=tuple(sorted([*remaining, self.alarm], reverse=True)))
+        return replace(tail, top=tuple(remaining), n=self.n - 1)
 
     def learned(self, rate: float) -> Tail:
         """The tail after a chunk: it learns what is held, but the newest values."""
@@ -147,7 +147,7 @@ def _through(tail: Tail, values: Floats, rate: float) -> tuple[list[int], list[f
     """Places of alarms among new values of a statistic, their limits, and the tail that has learned from them."""
     places, limits, start = [], [], 0
     while start < len(values):
-        part = values[start : start + _CHUNK - tail.seen]
+        part = values[start : start + _CHUNK - tail.chunk_position]
         limit = tail.limit(rate)
         beyond = np.flatnonzero(part > limit)
         beyond = beyond[beyond + tail.since >= tail.block]
@@ -162,8 +162,8 @@ def _through(tail: Tail, values: Floats, rate: float) -> tuple[list[int], list[f
                 tail = replace(tail, alarm=max(tail.alarm, float(part[:n_in_episode].max())))
             held = (*tail.held, *part[n_in_episode:].tolist())
             tail = replace(tail, since=min(tail.since + len(part), 1 << 30), held=held)
-        tail = replace(tail, seen=(tail.seen + len(part)) % _CHUNK)
-        if not tail.seen:
+        tail = replace(tail, chunk_position=(tail.chunk_position + len(part)) % _CHUNK)
+        if not tail.chunk_position:
             tail = tail.learned(rate)
         start += len(part)
     return places, limits, tail

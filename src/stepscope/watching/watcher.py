@@ -163,10 +163,10 @@ class Watcher:
         about = {"event": "cause", **{name: alarm[name] for name in ("kind", "stream", "step")}}
 
         def look() -> None:
-            found = self._source.cause(alarm)
-            if found.get("is_usual") is not None:
-                self._judgements.put((alarm["kind"], found["is_usual"]))
-            self._say(found | about)
+            fields = self._source.cause(alarm)
+            if fields.get("is_usual") is not None:
+                self._judgements.put((alarm["kind"], fields["is_usual"]))
+            self._say(fields | about)
 
         self._diagnosis = threading.Thread(target=look, daemon=True)
         self._diagnosis.start()
