@@ -33,12 +33,20 @@ def command(
     ] = "",
     follow: Annotated[str, typer.Option(metavar="DIR", help="Watch the job of a recording that runs.")] = "",
     pid: Annotated[int | None, typer.Option(min=1, help="Watch the recorded job that this process belongs to.")] = None,
+    metrics: Annotated[
+        str,
+        typer.Option(metavar="URL", help="Watch a server of vLLM or SGLang on this machine by its Prometheus metrics."),
+    ] = "",
     false_alarms: Annotated[
         str, typer.Option(metavar="N/hour|day|week|month", help="Choose how many false alarms are acceptable.")
     ] = "1/week",
     state: Annotated[
         str,
-        typer.Option(metavar="FILE", help="Keep what was learnt in this file.", show_default="DIR.watch.json"),
+        typer.Option(
+            metavar="FILE",
+            help="Keep what was learnt in this file.",
+            show_default="DIR.watch.json or HOST-PORT.watch.json",
+        ),
     ] = "",
     log: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Append each event to this file, as a line of JSON.")
@@ -51,14 +59,18 @@ def command(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier recording in DIR.")] = False,
 ) -> None:
-    """Say while a job runs when its steps take longer than they should, and why. Prints a line a minute.
+    """Say while a job or server runs when its steps or tokens take longer than they should, and why.
+
+    Prints a line a minute.
 
     A command is recorded as by `stepscope record --keep 60s -o DIR`, and gets its exit code. Steps are known of Python
     jobs with torch, Paddle or JAX, or that call stepscope.step(). The watch ends when the job has ended.
+
+    Of a server the time of an output token is compared with what its batch, context and prompts explain.
     """
     rate = _rate(false_alarms)
-    if bool(command_line) + bool(follow) + (pid is not None) != 1:
-        raise typer.BadParameter("give a command to run, --follow DIR, or --pid N", param_hint="COMMAND")
+    if bool(command_line) + bool(follow) + (pid is not None) + bool(metrics) != 1:
+        raise typer.BadParameter("give a command to run, --follow DIR, --pid N or --metrics URL", param_hint="COMMAND")
     if bool(command_line) != bool(output):
         raise typer.BadParameter("names the folder of a command's recording, and both are needed", param_hint="-o DIR")
     options = ["--false-alarms", false_alarms]
@@ -66,7 +78,7 @@ def command(
     options += [part for name, value in named.items() if value for part in (name, str(value))]
     if command_line:
         _run(command_line, output, options, force=force)
-    _watch(follow, pid, rate, state, _outputs(log, on_alarm, webhook))
+    _watch(follow, pid, metrics, rate, state, _outputs(log, on_alarm, webhook))
 
 
 def _run(command_line: list[str], folder: str, options: list[str], *, force: bool) -> None:
@@ -100,19 +112,34 @@ def _outputs(log: Path | None, on_alarm: str | None, webhook: str | None) -> Any
     return Outputs(write, log, on_alarm, webhook)
 
 
-def _watch(follow: str, pid: int | None, rate: float, state: str, outputs: Any) -> None:
-    from stepscope.record.step_times import RunningJob
-    from stepscope.watching.job_source import JobSource
+def _watch(follow: str, pid: int | None, metrics: str, rate: float, state: str, outputs: Any) -> None:
     from stepscope.watching.watcher import Watcher
 
-    job = RunningJob.open(follow) if pid is None else RunningJob.of_process(pid)
-    path = Path(state) if state else job.folder.parent / f"{job.folder.resolve().name}.watch.json"
+    source, path = _of_server(metrics, outputs) if metrics else _of_job(follow, pid)
     try:
-        Watcher(JobSource(job), path, rate, outputs.send).run()
+        Watcher(source, Path(state) if state else path, rate, outputs.send).run()
     except KeyboardInterrupt:
         pass
     finally:
         outputs.close()
+
+
+def _of_job(follow: str, pid: int | None) -> tuple[Any, Path]:
+    """What is watched of a recorded job, and where the state is kept."""
+    from stepscope.record.step_times import RunningJob
+    from stepscope.watching.job_source import JobSource
+
+    job = RunningJob.open(follow) if pid is None else RunningJob.of_process(pid)
+    return JobSource(job), job.folder.parent / f"{job.folder.resolve().name}.watch.json"
+
+
+def _of_server(metrics: str, outputs: Any) -> tuple[Any, Path]:
+    """What is watched of a server, and where the state is kept."""
+    from stepscope.record.metrics import MetricsUrl
+    from stepscope.watching.server_source import ServerSource
+
+    url = MetricsUrl.of(metrics)
+    return ServerSource(url, outputs.send), Path(f"{url.host.replace(':', '.')}-{url.port}.watch.json")
 
 
 def _rate(text: str) -> float:

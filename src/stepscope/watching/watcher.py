@@ -29,14 +29,16 @@ _SAME_S = 30.0
 
 @dataclass(frozen=True)
 class Wording:
-    """How messages name a cycle, its place, what a stall and a slow level are, and a stream."""
+    """How messages name a cycle, a stream and each kind of alarm; what a time is of, and that there was none."""
 
     cycle: str
-    place: str
-    stall: str
-    slow: str
     stream: str
     streams: str
+    stall: str
+    slow: str
+    creep: str
+    per: str
+    nothing: str
 
 
 class Source(Protocol):
@@ -51,6 +53,9 @@ class Source(Protocol):
 
     def read(self, streams: Mapping[str, Stream]) -> list[Cycles]:
         """What is new of each stream since these were read. Called about once a second."""
+
+    def status(self) -> str:
+        """What to say of it each minute, next to its times; may be empty."""
 
     def cause(self, alarm: dict[str, Any]) -> dict[str, Any]:
         """Fields of the event that names an alarm's cause, with its `text`. Called in another thread."""
@@ -129,10 +134,12 @@ class Watcher:
             }
             n = facts["processes"]
             text = f"{counted(len(times), word.cycle)} of {counted(n, word.stream, word.streams)}"
-            text += f", median {duration(facts['median_ns'])}, expected {duration(facts['expected_ns'])}"
+            text += f", median {duration(facts['median_ns'])}{word.per}, expected {duration(facts['expected_ns'])}"
             text += f" ({duration(facts['low_ns'])} to {duration(facts['high_ns'])}), alarms so far: {self._n_alarms}"
         else:
-            text = f"no {word.cycle} ended in the last minute"
+            text = word.nothing
+        status = self._source.status()
+        text += f"; {status}" if status else ""
         self._say({"event": "minute", "text": text, **facts})
 
     def _diagnose(self, alarm: dict[str, Any]) -> None:
@@ -150,10 +157,10 @@ class Watcher:
         step = n_cycles - sum(new.counts[at:])
         what = {
             "stall": word.stall.format(time=duration(time_ns)),
-            "slow": f"{word.slow} longer than expected",
-            "creep": f"{word.cycle}s have become slower little by little",
+            "slow": word.slow,
+            "creep": word.creep,
         }[alarm.kind]
-        text = f"ALARM {alarm.kind}, {new.stream}, {word.place.format(n=step)}: {what}, {alarm.ratio:.2f} times"
+        text = f"ALARM {alarm.kind}, {new.stream}, {word.cycle} {step}: {what}, {alarm.ratio:.2f} times"
         text += (
             f" the {duration(expected_ns)} expected (limit {alarm.limit:.2f})"
             if alarm.kind != "creep"
