@@ -2,7 +2,8 @@
 
 Requests come at random at a rate that changes by 10 times and back, suddenly and slowly. Iterations take what their
 batch, its context and new prompts need, in steps as engines with graphs have them, and some noise. Faults are put in:
-iterations that take 10 % longer for 20 scrapes. Prints false alarms of healthy hours, and how many faults were told.
+iterations that take 10 % longer for 20 scrapes. Prints false alarms of healthy hours, and how many
+faults were told, each put into a copy of the healthy engine.
 
     python lab/server_metrics.py --hours 4
 """
@@ -10,8 +11,11 @@ iterations that take 10 % longer for 20 scrapes. Prints false alarms of healthy 
 from __future__ import annotations
 
 import argparse
+import copy
+import math
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -106,38 +110,42 @@ class Engine:
         return "\n".join([cache, *(f"vllm:{name}{labels} {value}" for name, value in rows.items())]) + "\n"
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """Alarms by kind that no fault explains, the faults that were told and all, and seconds until they were."""
+class Watched:
+    """An engine that is watched: scraped once a second, as `stepscope watch --metrics` does it."""
 
-    false: Counter[str]
-    n_told: int
-    n_faults: int
-    delays_s: list[int]
-    expected: np.ndarray
+    def __init__(self, seed: int = 0, rate_per_s: float = 1 / 604_800) -> None:
+        self.engine, self.rate_per_s, self.second = Engine(seed), rate_per_s, 0
+        self.streams: dict[str, Stream] = {}
+        self.errors: list[float] = []
+        self.events: list[str] = []
+        self.source = ServerSource(URL, self._say, self._scrape, self._clock)
 
+    def _say(self, event: dict[str, Any]) -> None:
+        self.events.append(event["event"])
 
-def watch(seconds: int, faults: dict[int, float], rate_per_s: float = 1 / 604_800, seed: int = 0) -> Outcome:
-    """Watch an engine, scraped once a second; `faults` are its slowdowns, for 20 s from a second on."""
-    engine, second = Engine(seed), 0
-    source = ServerSource(URL, lambda _: None, lambda _: engine.text(), lambda: float(second))
-    streams: dict[str, Stream] = {}
-    false, told, errors = Counter[str](), {}, []
-    for second in range(1, seconds):
-        fault = next((at for at in faults if at <= second - 1 < at + 20), None)
-        engine.slowdown = 1.0 if fault is None else faults[fault]
-        engine.run_until(float(second))
-        for new in source.read(streams):
-            streams[new.stream], alarms, rows = follow(streams.get(new.stream, Stream()), new, rate_per_s)
-            errors += [new.times_ns[0] / row[0] for row in rows]
-            # The end of a fault is within its windows for another 20 scrapes.
-            blamed = next((at for at in faults if at <= second - 1 < at + 40), None)
-            for alarm in alarms:
-                if blamed is None:
-                    false[alarm.kind] += 1
-                else:
-                    told.setdefault(blamed, second - blamed)
-    return Outcome(false, len(told), len(faults), list(told.values()), np.array(errors))
+    def _scrape(self, _: MetricsUrl) -> str:
+        return self.engine.text()
+
+    def _clock(self) -> float:
+        return float(self.second)
+
+    def next_second(self) -> list[str]:
+        """Serve and watch for a second. Returns the kinds of alarms."""
+        self.second += 1
+        self.engine.run_until(float(self.second))
+        kinds = []
+        for new in self.source.read(self.streams):
+            before = self.streams.get(new.stream, Stream())
+            self.streams[new.stream], alarms, rows = follow(before, new, self.rate_per_s)
+            self.errors += [new.times_ns[0] / row[0] for row in rows]
+            kinds += [alarm.kind for alarm in alarms]
+        return kinds
+
+    def seconds_until_told(self, slowdown: float, length_s: int = 20) -> int | None:
+        """How long a fault from now on, of that length, goes on until it is told; None if it is not."""
+        sick = copy.deepcopy(self)
+        sick.engine.slowdown = slowdown
+        return next((i for i in range(1, length_s + 1) if sick.next_second()), None)
 
 
 def main() -> None:
@@ -145,19 +153,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hours", type=float, default=4.0)
     parser.add_argument("--slowdown", type=float, default=1.1)
-    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--length", type=int, default=20, help="seconds of a fault")
+    parser.add_argument("--every", type=int, default=200, help="seconds between faults, each in a copy of the engine")
+    parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    seconds = int(given.hours * 3600)
-    for seed in range(given.seeds):
-        healthy = watch(seconds, {}, seed=seed)
-        error = np.abs(np.log(healthy.expected))
-        print(f"healthy, {given.hours:g} h: false alarms {dict(healthy.false)}; expected time is off by"
-              f" {np.nanmedian(error):.2%} (median), {np.nanquantile(error, 0.99):.2%} (99 of 100);"
-              f" unknown {np.isnan(error).mean():.1%}")  # fmt: skip
-        faults = dict.fromkeys(range(1800, seconds - 60, 397), given.slowdown)
-        sick = watch(seconds, faults, seed=seed)
-        print(f"{given.slowdown:g} times for 20 s: {sick.n_told} of {sick.n_faults} told, after"
-              f" {np.median(sick.delays_s):.0f} s (median); false alarms {dict(sick.false)}", flush=True)  # fmt: skip
+    watched, false, delays = Watched(given.seed), Counter[str](), []
+    for second in range(1, int(given.hours * 3600)):
+        false.update(watched.next_second())
+        if second >= given.every and second % given.every == 0:
+            delays.append((second, watched.seconds_until_told(given.slowdown, given.length)))
+    error = np.abs(np.log(watched.errors))
+    off = f"{np.nanmedian(error):.2%} (median), {np.nanquantile(error, 0.99):.2%} (99 of 100)"
+    print(f"healthy, {given.hours:g} h: false alarms {dict(false)}; expected time is off by {off}", end="; ")
+    print(f"unknown of {np.isnan(error).mean():.1%}")
+    for hour in range(math.ceil(given.hours)):
+        now = [delay for second, delay in delays if second // 3600 == hour]
+        told = [delay for delay in now if delay is not None]
+        when = f", after {np.median(told):.0f} s (median)" if told else ""
+        print(f"hour {hour + 1}: {given.slowdown:g} times for {given.length} s: {len(told)} of {len(now)} told{when}")
 
 
 if __name__ == "__main__":
