@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from watching.expositions import SGLANG, served, vllm
+from expositions import SGLANG, served, vllm
 
 from stepscope.watching.engine_metrics import MOST_ENGINES, interval_between, read_engines
 

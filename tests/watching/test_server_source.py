@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from watching.expositions import served, vllm
+from expositions import served, vllm
 
 from stepscope.core.errors import StepscopeError
 from stepscope.record.metrics import MetricsUrl

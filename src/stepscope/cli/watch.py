@@ -40,6 +40,9 @@ def command(
     false_alarms: Annotated[
         str, typer.Option(metavar="N/hour|day|week|month", help="Choose how many false alarms are acceptable.")
     ] = "1/week",
+    least: Annotated[
+        str, typer.Option(metavar="PERCENT", help="Leave out slowdowns below this. A single stall needs four times it.")
+    ] = "5%",
     state: Annotated[
         str,
         typer.Option(
@@ -68,17 +71,19 @@ def command(
 
     Of a server the time of an output token is compared with what its batch, context and prompts explain.
     """
-    rate = _rate(false_alarms)
+    rate, worth = _rate(false_alarms), _share(least)
     if bool(command_line) + bool(follow) + (pid is not None) + bool(metrics) != 1:
         raise typer.BadParameter("give a command to run, --follow DIR, --pid N or --metrics URL", param_hint="COMMAND")
     if bool(command_line) != bool(output):
         raise typer.BadParameter("names the folder of a command's recording, and both are needed", param_hint="-o DIR")
-    options = ["--false-alarms", false_alarms]
+    options = ["--false-alarms", false_alarms, "--least", least]
     named = {"--state": state, "--log": log, "--on-alarm": on_alarm, "--webhook": webhook}
     options += [part for name, value in named.items() if value for part in (name, str(value))]
     if command_line:
         _run(command_line, output, options, force=force)
-    _watch(follow, pid, metrics, rate, state, _outputs(log, on_alarm, webhook))
+    outputs = _outputs(log, on_alarm, webhook)
+    source, path = _of_server(metrics, outputs) if metrics else _of_job(follow, pid)
+    _watch(source, Path(state) if state else path, rate, worth, outputs)
 
 
 def _run(command_line: list[str], folder: str, options: list[str], *, force: bool) -> None:
@@ -112,12 +117,11 @@ def _outputs(log: Path | None, on_alarm: str | None, webhook: str | None) -> Any
     return Outputs(write, log, on_alarm, webhook)
 
 
-def _watch(follow: str, pid: int | None, metrics: str, rate: float, state: str, outputs: Any) -> None:
+def _watch(source: Any, state: Path, rate: float, least: float, outputs: Any) -> None:
     from stepscope.watching.watcher import Watcher
 
-    source, path = _of_server(metrics, outputs) if metrics else _of_job(follow, pid)
     try:
-        Watcher(source, Path(state) if state else path, rate, outputs.send).run()
+        Watcher(source, state, rate, outputs.send, least).run()
     except KeyboardInterrupt:
         pass
     finally:
@@ -148,3 +152,11 @@ def _rate(text: str) -> float:
     if match is None or not float(match[1]):
         raise typer.BadParameter(f"{text} is no rate, as in 1/week or 2/day", param_hint="--false-alarms")
     return float(match[1]) / _SECONDS[match[2]]
+
+
+def _share(text: str) -> float:
+    """A share such as 5%, from 0 to 100 %."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", text)
+    if match is None or float(match[1]) > 100:
+        raise typer.BadParameter(f"{text} is no share, as in 5%", param_hint="--least")
+    return float(match[1]) / 100

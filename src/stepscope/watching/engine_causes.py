@@ -82,7 +82,7 @@ def _acceptance(now: _Means, usual: _Means, ratio: float) -> dict[str, Any] | No
         f" of a request in an iteration, which makes each take {explained:.2f} times as long."
     )
     evidence = [_evidence("output tokens of a request in an iteration", usual.accept_length, now.accept_length)]
-    advice = "look at what is asked now: drafts fit other texts less well; draft fewer tokens, or none"
+    advice = "Look at what is asked now: drafts fit some texts less well. Draft fewer tokens, or none."
     return _cause("speculation", "likely" if is_likely else "possible", statement, evidence, advice)
 
 
@@ -101,7 +101,7 @@ def _cache(now: _Means, usual: _Means) -> dict[str, Any] | None:
         said.append(f"{stopped} stopped for others in {duration(now.span_s * 1e9)}, their tokens computed again")
     text = "; ".join(said)
     return _cause("kv_cache", "likely" if is_stopping else "possible", f"{text[0].upper()}{text[1:]}.", evidence,
-                  CACHE_ADVICE.removeprefix("→ "))  # fmt: skip
+                  f"Give it {CACHE_ADVICE.removeprefix('→ ')}.")  # fmt: skip
 
 
 def _prefill(now: _Means, usual: _Means) -> dict[str, Any] | None:
@@ -124,7 +124,7 @@ def _queue(now: _Means, usual: _Means) -> dict[str, Any] | None:
     waiting = [counted(one, "request") for one in (usual.waiting, now.waiting)]
     statement = f"The queue grows: {waiting[1]} wait to run (before: {waiting[0]})."
     evidence = [_evidence("requests in the queue", usual.waiting, now.waiting)]
-    return _cause("queue", "possible", statement, evidence, "more replicas, or fewer requests")
+    return _cause("queue", "possible", statement, evidence, "More replicas, or fewer requests.")
 
 
 def _same_work(now: _Means, usual: _Means) -> dict[str, Any]:
@@ -132,11 +132,11 @@ def _same_work(now: _Means, usual: _Means) -> dict[str, Any]:
             "prompt"}  # fmt: skip
     pairs = {text: (getattr(usual, name), getattr(now, name)) for text, name in work.items()}
     said = ", ".join(f"{count(round(a))} → {count(round(b))} {text}" for text, (a, b) in pairs.items() if a or b)
-    statement = f"The same work takes longer, and the metrics do not say why: {said}."
+    statement = f"The same work takes longer, and the metrics do not say why. What work explains ({said}) is left out."
     evidence = [_evidence(text, *pair) for text, pair in pairs.items()]
     if now.token_s and usual.token_s:
         evidence.append(_evidence("time of an output token", usual.token_s * 1e9, now.token_s * 1e9, "ns"))
-    advice = "look at the machine: clocks and temperature of its accelerators, other processes; profile the server"
+    advice = "Look at the machine (clocks, temperatures, other processes), and profile the server."
     return _cause("same_work", "possible", statement, evidence, advice)
 
 

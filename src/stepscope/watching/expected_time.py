@@ -61,7 +61,8 @@ class ExpectedTime:
 
     def new_stream(self) -> ExpectedTime:
         """The same knowledge of the work, for a job whose level is not known."""
-        return replace(self, recent=(), pending=())
+        # Before the first fit, times that are not learned have the level of their stream.
+        return replace(self, recent=(), pending=self.pending if self.information else ())
 
     def to_json(self) -> str:
         """The state as JSON text: at most some 120 kB."""

@@ -39,7 +39,7 @@ class ServerSource:
         stream="engine",
         streams="engines",
         stall="output tokens took {time} each",
-        slow="the output tokens of the last 20 scrapes took longer than expected of their work",
+        slow="the output tokens of the last 20 scrapes took longer than their work explains",
         creep="output tokens have become slower little by little",
         per=" per output token",
         nothing="no output tokens in the last minute",

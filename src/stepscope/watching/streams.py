@@ -90,8 +90,13 @@ def save_state(path: Path, streams: dict[str, Stream]) -> None:
         raise
 
 
-def follow(stream: Stream, new: Cycles, rate_per_s: float) -> tuple[Stream, list[Alarm], np.ndarray[Any, Any]]:
-    """The stream with new cycles, their alarms, and expected time with low and high end, a row a cycle."""
+def follow(
+    stream: Stream, new: Cycles, rate_per_s: float, least: float = 0.0
+) -> tuple[Stream, list[Alarm], np.ndarray[Any, Any]]:
+    """The stream with new cycles, their alarms, and expected time with low and high end, a row a cycle.
+
+    `rate_per_s` is the chosen number of false alarms in a second, `least` the smallest slowdown that is worth one.
+    """
     if new.epoch != stream.epoch:
         stream = replace(stream, model=stream.model.new_stream(), epoch=new.epoch, n_cycles=0)
     n_cycles = stream.n_cycles + sum(new.counts)
@@ -102,6 +107,6 @@ def follow(stream: Stream, new: Cycles, rate_per_s: float) -> tuple[Stream, list
     work = () if new.work is None else np.array(new.work)[is_time].T
     expectation, model = observe(stream.model, times[is_time], *work)
     every_s = new.every_s if new.every_s is not None else math.exp(float(np.median(model.recent))) / 1e9
-    alarms, test = find_alarms(stream.test, expectation.error, expectation.log_time, rate_per_s * every_s)
+    alarms, test = find_alarms(stream.test, expectation.error, expectation.log_time, rate_per_s * every_s, least)
     interval = np.stack([expectation.expected, expectation.low, expectation.high], axis=1)
     return Stream(model, test, new.epoch, new.n, n_cycles), alarms, interval

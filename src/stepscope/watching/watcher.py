@@ -64,9 +64,19 @@ class Source(Protocol):
 class Watcher:
     """Watches until the source is over. `say` receives each event: a dictionary with `event` and `text`."""
 
-    def __init__(self, source: Source, state: Path, rate_per_s: float, say: Callable[[dict[str, Any]], None]) -> None:
-        """`rate_per_s` is the chosen number of false alarms in a second, over all streams. Raises StepscopeError."""
-        self._source, self._path, self._rate, self._say = source, state, rate_per_s, say
+    def __init__(
+        self,
+        source: Source,
+        state: Path,
+        rate_per_s: float,
+        say: Callable[[dict[str, Any]], None],
+        least: float = 0.0,
+    ) -> None:
+        """`rate_per_s` is the chosen number of false alarms in a second, over all streams. Raises StepscopeError.
+
+        `least` is the smallest slowdown that is worth an alarm: 0.05 is 5 %.
+        """
+        self._source, self._path, self._rate, self._say, self._least = source, state, rate_per_s, say, least
         self._streams = load_state(state)
         self._minute: list[float] = []
         self._interval = np.full(3, np.nan)
@@ -97,7 +107,7 @@ class Watcher:
         worst: dict[str, dict[str, Any]] = {}
         for new in rows:
             before = self._streams.get(new.stream, Stream())
-            stream, alarms, interval = follow(before, new, self._rate / len(rows))
+            stream, alarms, interval = follow(before, new, self._rate / len(rows), self._least)
             self._streams[new.stream] = stream
             self._minute += [time_ns for time_ns in new.times_ns if time_ns > 0]
             self._interval = interval[-1] if len(interval) else self._interval
@@ -134,8 +144,14 @@ class Watcher:
             }
             n = facts["processes"]
             text = f"{counted(len(times), word.cycle)} of {counted(n, word.stream, word.streams)}"
-            text += f", median {duration(facts['median_ns'])}{word.per}, expected {duration(facts['expected_ns'])}"
-            text += f" ({duration(facts['low_ns'])} to {duration(facts['high_ns'])}), alarms so far: {self._n_alarms}"
+            text += f", median {duration(facts['median_ns'])}{word.per}"
+            text += (
+                f", expected {duration(facts['expected_ns'])}"
+                f" ({duration(facts['low_ns'])} to {duration(facts['high_ns'])})"
+                if facts["expected_ns"]
+                else ", expected time not known yet"
+            )
+            text += f", alarms so far: {self._n_alarms}"
         else:
             text = word.nothing
         status = self._source.status()
