@@ -46,8 +46,8 @@ def causes_of(during: Sequence[Interval], before: Sequence[Interval], ratio: flo
     now, usual = _means(during), _means(before)
     if now is None or usual is None:
         return [_cause("unknown", "possible", "Too little is known of the time before it.", [], None)]
-    found = [_acceptance(now, usual, ratio), _cache(now, usual), _prefill(now, usual), _queue(now, usual)]
-    return [one for one in found if one is not None] or [_same_work(now, usual)]
+    differing = [_acceptance(now, usual, ratio), _cache(now, usual), _prefill(now, usual), _queue(now, usual)]
+    return [one for one in differing if one is not None] or [_same_work(now, usual)]
 
 
 def _means(intervals: Sequence[Interval]) -> _Means | None:

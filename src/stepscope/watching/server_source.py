@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 _FAILURES = 3
 #: An engine that has requests and gives no token for so long hangs.
 _HANGS_S = 30.0
-#: Intervals that are kept for causes; how many are the slow ones of each kind of alarm.
-_KEPT, _DURING = 400, {"stall": 1, "slow": 10, "creep": 64}
+#: Intervals that are remembered for causes; how many are the slow ones of each kind of alarm.
+_HISTORY, _DURING = 400, {"stall": 1, "slow": 10, "creep": 64}
 
 
 class ServerSource:
@@ -126,7 +126,7 @@ class ServerSource:
             self._last[name] = reading
         if interval is None or is_short:
             return Cycles(name, epoch, n, (0,), (1,))
-        self._intervals.setdefault(name, deque(maxlen=_KEPT)).append(interval)
+        self._intervals.setdefault(name, deque(maxlen=_HISTORY)).append(interval)
         work = (interval.batch, interval.context, interval.prompt)
         time_ns = round((interval.token_s or 0.0) * 1e9)
         return Cycles(name, epoch, n, (time_ns,), (1,), (work,), interval.span_s)
