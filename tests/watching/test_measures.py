@@ -51,10 +51,12 @@ def test_alarms_are_counted_by_kind_and_stream_and_causes_by_category():
     board.take(ALARM)
     board.take(ALARM)
     board.take({"event": "minute"})
+    board.take({"event": "alarm", "kind": "unreachable"})
     board.take({"event": "cause", "causes": [{"category": "data_loading"}, {"category": "other"}]})
     board.take({"event": "cause", "causes": []})
     assert values(board) == {
         ("stepscope_alarms_total", 'kind="slow",stream="rank 0"'): 2,
+        ("stepscope_alarms_total", 'kind="unreachable",stream=""'): 1,
         ("stepscope_causes_total", 'category="data_loading"'): 1,
         ("stepscope_causes_total", 'category="unknown"'): 1,
     }

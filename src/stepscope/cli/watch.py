@@ -38,12 +38,23 @@ def command(
     ] = "",
     follow: Annotated[str, typer.Option(metavar="DIR", help="Watch the job of a recording that runs.")] = "",
     pid: Annotated[int | None, typer.Option(min=1, help="Watch the recorded job that this process belongs to.")] = None,
+    metrics: Annotated[
+        str,
+        typer.Option(metavar="URL", help="Watch a server of vLLM or SGLang on this machine by its Prometheus metrics."),
+    ] = "",
     false_alarms: Annotated[
         str, typer.Option(metavar="N/hour|day|week|month", help="Choose how many false alarms are acceptable.")
     ] = "1/week",
+    least: Annotated[
+        str, typer.Option(metavar="PERCENT", help="Leave out slowdowns below this. A single stall needs four times it.")
+    ] = "5%",
     state: Annotated[
         str,
-        typer.Option(metavar="FILE", help="Keep what was learnt in this file.", show_default="DIR.watch.json"),
+        typer.Option(
+            metavar="FILE",
+            help="Keep what was learnt in this file.",
+            show_default="DIR.watch.json or HOST-PORT.watch.json",
+        ),
     ] = "",
     log: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Append each event to this file, as a line of JSON.")
@@ -63,17 +74,21 @@ def command(
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier recording in DIR.")] = False,
 ) -> None:
-    """Say while a job runs when its steps take longer than they should, and why. Prints a line a minute.
+    """Say while a job or server runs when its steps or tokens take longer than they should, and why.
+
+    Prints a line a minute.
 
     A command is recorded as by `stepscope record --keep 60s -o DIR`, and gets its exit code. Steps are known of Python
     jobs with torch, Paddle or JAX, or that call stepscope.step(). The watch ends when the job has ended.
+
+    Of a server the time of an output token is compared with what its batch, context and prompts explain.
     """
-    rate = _rate(false_alarms)
-    if bool(command_line) + bool(follow) + (pid is not None) != 1:
-        raise typer.BadParameter("give a command to run, --follow DIR, or --pid N", param_hint="COMMAND")
+    rate, worth = _rate(false_alarms), _share(least)
+    if bool(command_line) + bool(follow) + (pid is not None) + bool(metrics) != 1:
+        raise typer.BadParameter("give a command to run, --follow DIR, --pid N or --metrics URL", param_hint="COMMAND")
     if bool(command_line) != bool(output):
         raise typer.BadParameter("names the folder of a command's recording, and both are needed", param_hint="-o DIR")
-    options = ["--false-alarms", false_alarms]
+    options = ["--false-alarms", false_alarms, "--least", least]
     named = {"--state": state, "--log": log, "--on-alarm": on_alarm, "--webhook": webhook, "--prometheus": prometheus}
     options += [part for name, value in named.items() if value not in ("", None) for part in (name, str(value))]
     options += ["--otel"] * otel
@@ -81,7 +96,11 @@ def command(
     if command_line:
         _check(prometheus, otel=otel)
         _run(command_line, output, options, force=force)
-    _watch(follow, pid, rate, state, outputs, prometheus, otel=otel)
+    with _collected(outputs, prometheus, otel=otel) as (board, say), suppress(KeyboardInterrupt):
+        from stepscope.watching.watcher import Watcher
+
+        source, path = _of_server(metrics, say) if metrics else _of_job(follow, pid)
+        Watcher(source, Path(state) if state else path, rate, say, worth, board.show).run()
 
 
 def _run(command_line: list[str], folder: str, options: list[str], *, force: bool) -> None:
@@ -125,39 +144,43 @@ def _check(port: int | None, *, otel: bool) -> None:
         collectors.check_opentelemetry()
 
 
-def _watch(
-    follow: str, pid: int | None, rate: float, state: str, outputs: Any, port: int | None, *, otel: bool
-) -> None:
-    from stepscope.record.step_times import RunningJob
-    from stepscope.watching.job_source import JobSource
-    from stepscope.watching.watcher import Watcher
-
-    job = RunningJob.open(follow) if pid is None else RunningJob.of_process(pid)
-    path = Path(state) if state else job.folder.parent / f"{job.folder.resolve().name}.watch.json"
-    with _collected(outputs, port, otel=otel) as board:
-
-        def say(event: dict[str, Any]) -> None:
-            board.take(event)
-            outputs.send(event)
-
-        with suppress(KeyboardInterrupt):
-            Watcher(JobSource(job), path, rate, say, board.show).run()
-
-
 @contextmanager
 def _collected(outputs: Any, port: int | None, *, otel: bool) -> Iterator[Any]:
-    """The board of a watch, whose measures are collected as the user chose until the watch is over."""
+    """The board of a watch, whose measures are collected until the watch is over, and what takes its events."""
     from stepscope.watching import collectors
     from stepscope.watching.measures import Board
 
     board = Board()
+
+    def say(event: dict[str, Any]) -> None:
+        board.take(event)
+        outputs.send(event)
+
     with ExitStack() as stack:
         stack.callback(outputs.close)
         if otel:
             stack.callback(collectors.send_opentelemetry(board, partial(outputs.problem, "--otel")))
         if port is not None:
             outputs.write(f"metrics: http://127.0.0.1:{collectors.serve_prometheus(board, port)}/metrics")
-        yield board
+        yield board, say
+
+
+def _of_job(follow: str, pid: int | None) -> tuple[Any, Path]:
+    """What is watched of a recorded job, and where the state is kept."""
+    from stepscope.record.step_times import RunningJob
+    from stepscope.watching.job_source import JobSource
+
+    job = RunningJob.open(follow) if pid is None else RunningJob.of_process(pid)
+    return JobSource(job), job.folder.parent / f"{job.folder.resolve().name}.watch.json"
+
+
+def _of_server(metrics: str, say: Any) -> tuple[Any, Path]:
+    """What is watched of a server, and where the state is kept."""
+    from stepscope.record.metrics import MetricsUrl
+    from stepscope.watching.server_source import ServerSource
+
+    url = MetricsUrl.of(metrics)
+    return ServerSource(url, say), Path(f"{url.host.replace(':', '.')}-{url.port}.watch.json")
 
 
 def _rate(text: str) -> float:
@@ -166,3 +189,11 @@ def _rate(text: str) -> float:
     if match is None or not float(match[1]):
         raise typer.BadParameter(f"{text} is no rate, as in 1/week or 2/day", param_hint="--false-alarms")
     return float(match[1]) / _SECONDS[match[2]]
+
+
+def _share(text: str) -> float:
+    """A share such as 5%, from 0 to 100 %."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", text)
+    if match is None or float(match[1]) > 100:
+        raise typer.BadParameter(f"{text} is no share, as in 5%", param_hint="--least")
+    return float(match[1]) / 100

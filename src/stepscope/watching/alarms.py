@@ -37,6 +37,8 @@ _COUNTED, _MOST = 8.0, 64.0
 _TOP = 512
 #: Shapes of the tail that extrapolation allows, and the least excess in a tail.
 _SHAPES, _LEAST_EXCESS = (0.0, 0.5), 1e-4
+#: A single stall is worth an alarm if it is so many times what a level must be.
+_STALL = 4.0
 #: Medians whose mean is what was usual for `creep`.
 _USUAL = 32
 
@@ -143,19 +145,22 @@ class Tail:
         return max(float(np.mean(self.top[:m])) - self.top[m - 1], _LEAST_EXCESS)
 
 
-def _through(tail: Tail, values: Floats, rate: float) -> tuple[list[int], list[float], Tail]:
-    """Places of alarms among new values of a statistic, their limits, and the tail that has learned from them."""
+def _through(tail: Tail, values: Floats, rate: float, least: float) -> tuple[list[int], list[float], Tail]:
+    """Places of alarms among new values of a statistic, their limits, and the tail that has learned from them.
+
+    Values below `least` are no alarm, whatever the limit.
+    """
     places, limits, start = [], [], 0
     while start < len(values):
         part = values[start : start + _CHUNK - tail.chunk_position]
         limit = tail.limit(rate)
-        beyond = np.flatnonzero(part > limit)
+        beyond = np.flatnonzero(part > max(limit, least))
         beyond = beyond[beyond + tail.since >= tail.block]
         n_in_episode = min(max(tail.block - tail.since, 0), len(part))
         if len(beyond):
             first = int(beyond[0])
             places.append(start + first)
-            limits.append(limit)
+            limits.append(max(limit, least))
             tail = replace(tail.alarmed(float(part[first:].max()), rate), since=len(part) - first)
         else:
             if tail.alarm is not None and n_in_episode:
@@ -225,11 +230,15 @@ def _share(kind: str, rate: float) -> float:
     return rate / len(KINDS) * (CREEP_CYCLES if kind == "creep" else 1)
 
 
-def find_alarms(test: StreamTest, error: Floats, log_time: Floats, rate: float) -> tuple[list[Alarm], StreamTest]:
+def find_alarms(
+    test: StreamTest, error: Floats, log_time: Floats, rate: float, least: float = 0.0
+) -> tuple[list[Alarm], StreamTest]:
     """Alarms among new cycles in order of time, and the test that has learned from them.
 
     `error` is the logarithm of measured by expected time, `log_time` that of the time without what the work explains.
     `rate` is the chosen number of false alarms of all kinds in a cycle. Errors that are not a number are left out.
+    `least` is the smallest slowdown that is worth an alarm, as a ratio above 1; of a single stall it is four times
+    that.
     """
     is_known = ~np.isnan(error)
     place_of = np.flatnonzero(is_known)
@@ -237,18 +246,19 @@ def find_alarms(test: StreamTest, error: Floats, log_time: Floats, rate: float) 
     if not len(error):
         return [], test
     rows: list[tuple[str, int, float, float]] = []
+    floor = math.log1p(least)
 
-    def collect(kind: str, values: Floats, places: NDArray[np.int64]) -> Tail:
-        at, exceeded, tail = _through(getattr(test, kind), values, _share(kind, rate))
+    def collect(kind: str, values: Floats, places: NDArray[np.int64], floor: float) -> Tail:
+        at, exceeded, tail = _through(getattr(test, kind), values, _share(kind, rate), floor)
         rows.extend((kind, int(places[i]), values[i], limit) for i, limit in zip(at, exceeded, strict=True))
         return tail
 
     n = np.arange(len(error))
-    stall = collect("stall", error, n)
+    stall = collect("stall", error, n, math.log1p(_STALL * least))
     recent = np.concatenate([test.errors, error])
     medians = pl.Series(recent).rolling_median(SLOW_CYCLES).to_numpy()[len(test.errors) :]
     full = ~np.isnan(medians)
-    slow = collect("slow", medians[full], n[full])
+    slow = collect("slow", medians[full], n[full], floor)
     times = np.concatenate([test.times, log_time])
     n_medians = len(times) // CREEP_CYCLES
     levels = np.median(times[: n_medians * CREEP_CYCLES].reshape(-1, CREEP_CYCLES), axis=1)
@@ -261,7 +271,7 @@ def find_alarms(test: StreamTest, error: Floats, log_time: Floats, rate: float) 
             n_usual = 0
         elif n_usual >= _USUAL // 4:
             value = level - usual
-            at, exceeded, creep = _through(creep, np.array([value]), _share("creep", rate))
+            at, exceeded, creep = _through(creep, np.array([value]), _share("creep", rate), floor)
             if at:
                 rows.append(("creep", int(ends[i]), value, exceeded[0]))
                 n_usual = 0

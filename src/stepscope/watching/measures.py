@@ -61,7 +61,7 @@ def now_of(stream: Stream, new: Cycles, interval: np.ndarray[Any, Any], rate_per
         low_ns=low,
         high_ns=high,
         slowness=math.exp(float(np.median(errors))) if errors else None,
-        limits=limits(stream.test, rate_of_a_cycle(stream.model, rate_per_s)),
+        limits=limits(stream.test, rate_of_a_cycle(stream.model, new, rate_per_s)),
     )
 
 
@@ -99,7 +99,7 @@ class Board:
     def take(self, event: Mapping[str, Any]) -> None:
         """Count an event of the watch. A cause that is not known counts as `unknown`."""
         if event["event"] == "alarm":
-            self._alarms = self._alarms + Counter([(str(event["kind"]), str(event["stream"]))])
+            self._alarms = self._alarms + Counter([(str(event["kind"]), str(event.get("stream", "")))])
         elif event["event"] == "cause":
             names = [str(one["category"]) for one in event["causes"][:1]] or ["unknown"]
             self._causes = self._causes + Counter(names)
