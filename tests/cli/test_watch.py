@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import socket
 import subprocess
 import sys
 
@@ -22,8 +24,10 @@ sys.exit(5)
     ("arguments", "message"),
     [
         (["--false-alarms", "never", "--follow", "x"], "no rate"),
+        (["--least", "0.05", "--follow", "x"], "no share"),
         ([], "give a command"),
         (["--pid", "1", "--follow", "x"], "give a command"),
+        (["--metrics", "localhost:1", "--follow", "x"], "give a command"),
         (["--", "true"], "both are needed"),
     ],
 )
@@ -44,3 +48,21 @@ def test_a_job_is_watched_and_its_exit_code_handed_on(tmp_path):
     )
     assert done.returncode == 5, done.stderr
     assert '"process 1"' in (tmp_path / "run.watch.json").read_text()
+
+
+def test_a_server_of_another_machine_is_refused(capsys):
+    assert main(["watch", "--metrics", "http://192.0.2.1:8000/metrics"]) == 1
+    assert "ssh -L 8000:localhost:8000" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.slow
+def test_a_server_is_watched_until_it_is_interrupted(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    command = [sys.executable, "-m", "stepscope", "watch", "--metrics", f"localhost:{port}"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as watch:
+        line = watch.stdout.readline()
+        watch.send_signal(signal.SIGINT)
+        assert watch.wait(30) == 0
+    assert f"localhost:{port} does not answer: Connection refused; watching goes on" in line
+    assert (tmp_path / f"127.0.0.1-{port}.watch.json").exists()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import socket
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -76,3 +77,29 @@ def test_a_server_that_never_answers_is_an_issue(tmp_path):
     assert issue["code"] == "metrics_missing"
     assert "127.0.0.1:9 does not answer" in issue["example"]
     assert not (tmp_path / NAME).exists()
+
+
+def test_a_server_that_drips_is_given_up(monkeypatch):
+    monkeypatch.setattr(metrics, "_WHOLE_S", 0.1)
+    over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def drip():
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n")
+                while not over.wait(0.02):
+                    connection.sendall(b"n")
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        with pytest.raises(StepscopeError, match="it takes longer than"):
+            scrape(MetricsUrl.of(f"127.0.0.1:{server.getsockname()[1]}"))
+        over.set()
+        thread.join()
+
+
+def test_a_server_that_listens_on_one_address_of_its_name_is_found(server):
+    port, _ = server
+    url = MetricsUrl("::1", port, "/metrics", "localhost", ("127.0.0.1",))
+    assert scrape(url) == 'n{a="b"} 1\n'

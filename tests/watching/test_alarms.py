@@ -55,6 +55,17 @@ def test_a_fault_soon_after_the_begin_is_reported_and_does_not_hide_the_next():
     assert [alarm[:2] for alarm in _watch(times)[0]] == [("stall", 100), ("stall", 300)]
 
 
+def test_a_slowdown_that_is_not_worth_it_is_no_alarm_and_hides_none():
+    times = _healthy()
+    times[20_000:20_030] += np.log(1.08)
+    times[20_040] += np.log(1.5)
+    model, test = observe(ExpectedTime(), 1e7 * np.exp(times))[0], StreamTest()
+    alarms, _ = find_alarms(test, model.error, model.log_time, RATE)
+    assert alarms[0].cycle < 20_030
+    [alarm], _ = find_alarms(test, model.error, model.log_time, RATE, 0.1)
+    assert (alarm.kind, alarm.cycle, alarm.limit) == ("stall", 20_040, pytest.approx(1.4))
+
+
 def test_creeping_growth_is_reported():
     times = _healthy(60_000)
     times[40_000:] += np.linspace(0, 0.4, 20_000)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from itertools import pairwise
+
 import numpy as np
+import pytest
 
 from stepscope.watching.expected_time import ExpectedTime, observe
 
@@ -38,3 +42,55 @@ def test_another_card_moves_the_level_within_a_window_and_not_the_curve() -> Non
     now, _ = observe(model, 2 * time, batch, context)
     assert abs(np.median(now.error[:20]) - np.log(2)) < 0.02
     assert abs(np.median(now.error[100:])) < 0.02
+
+
+def _pieces(n: int) -> list[slice]:
+    cuts = [0, *sorted(np.random.default_rng(8).choice(np.arange(1, n), 100, replace=False).tolist()), n]
+    return [slice(a, b) for a, b in pairwise(cuts)]
+
+
+def test_pieces_change_nothing() -> None:
+    time, batch, context = _cycles(1000, 9)
+    whole, model = observe(ExpectedTime(), time, batch, context)
+    parts, after = [], ExpectedTime()
+    for piece in _pieces(1000):
+        part, after = observe(after, time[piece], batch[piece], context[piece])
+        parts.append(part.error)
+    np.testing.assert_allclose(np.concatenate(parts), whole.error)
+    np.testing.assert_allclose(after.recent, model.recent)
+
+
+def test_nothing_is_expected_of_work_that_is_unlike_all_before_until_it_was_learned() -> None:
+    small, large = np.full(300, 4.0), np.full(300, 64.0)
+    times = np.exp(np.random.default_rng(10).normal(17, 0.01, 600)) * np.r_[np.ones(300), np.full(300, 3.0)]
+    now, _ = observe(ExpectedTime(), times, np.r_[small, large], np.full(600, 500.0))
+    is_known = ~np.isnan(now.error)
+    assert not is_known[:60].any()
+    assert is_known[100:300].all()
+    assert not is_known[300:305].any()
+    assert is_known[365:].all()
+    assert np.nanmax(np.abs(now.error)) < 0.06
+
+
+def test_prompt_tokens_are_work() -> None:
+    rng = np.random.default_rng(11)
+    prompt = rng.choice([0.0, 100.0, 1000.0], 2000)
+    time = (2e7 + 1e4 * prompt) * np.exp(rng.normal(0, 0.01, 2000))
+    now, _ = observe(ExpectedTime(), time, np.full(2000, 8.0), np.full(2000, 500.0), prompt)
+    assert np.nanmax(np.abs(now.error[200:])) < 0.06
+
+
+def test_a_new_level_bends_no_curve() -> None:
+    time, batch, context = _cycles(3000, 12)
+    _, model = observe(ExpectedTime(), time, batch, context)
+    few = np.full(500, 4.0)
+    _, model = observe(model, 3e7 * np.exp(np.random.default_rng(13).normal(0, 0.01, 500)), few, context[:500])
+    time, batch, context = _cycles(1000, 14)
+    now, _ = observe(model.new_stream(), time, batch, context)
+    assert np.nanmax(np.abs(now.error)) < 0.06
+
+
+def test_an_old_state_of_another_size_is_refused() -> None:
+    text = json.dumps({"information": [[1.0]], "moments": [1.0], "recent": [], "errors": [], "pending": []})
+    with pytest.raises(ValueError, match="another version"):
+        ExpectedTime.from_json(text)

@@ -11,7 +11,7 @@ from stepscope.watching.watcher import Watcher, Wording
 class Source:
     """Two streams whose cycles come in blocks, of which those from 2000 on are slow."""
 
-    wording = Wording("step", "step {n}", "one step took {time}", "the last 20 steps took", "process", "processes")
+    wording = Wording("step", "process", "processes", "took {time}", "slow", "creep", " each", "nothing")
 
     def __init__(self):
         self.n = 0
@@ -26,6 +26,9 @@ class Source:
         since = {stream.epoch: stream.n for stream in streams.values()}
         new = [self.times[i, since.get(7 + i, 0) : self.n].astype(int).tolist() for i in (0, 1)]
         return [Cycles(f"rank {i}", 7 + i, self.n, tuple(row), (1,) * len(row)) for i, row in enumerate(new)]
+
+    def status(self):
+        return "all is well"
 
     def cause(self, alarm):
         return {"text": f"cause of {alarm['kind']} unknown", "causes": []}
@@ -62,7 +65,7 @@ def test_the_minute_says_what_was_expected(tmp_path):
     watch._report_minute()
     assert events[0]["steps"] == 400
     assert events[0]["low_ns"] < events[0]["expected_ns"] < events[0]["high_ns"]
-    assert events[1]["text"] == "no step ended in the last minute"
+    assert events[1]["text"] == "nothing; all is well"
 
 
 def test_a_state_that_cannot_be_written_is_reported_once(tmp_path):

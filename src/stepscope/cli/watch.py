@@ -33,12 +33,23 @@ def command(
     ] = "",
     follow: Annotated[str, typer.Option(metavar="DIR", help="Watch the job of a recording that runs.")] = "",
     pid: Annotated[int | None, typer.Option(min=1, help="Watch the recorded job that this process belongs to.")] = None,
+    metrics: Annotated[
+        str,
+        typer.Option(metavar="URL", help="Watch a server of vLLM or SGLang on this machine by its Prometheus metrics."),
+    ] = "",
     false_alarms: Annotated[
         str, typer.Option(metavar="N/hour|day|week|month", help="Choose how many false alarms are acceptable.")
     ] = "1/week",
+    least: Annotated[
+        str, typer.Option(metavar="PERCENT", help="Leave out slowdowns below this. A single stall needs four times it.")
+    ] = "5%",
     state: Annotated[
         str,
-        typer.Option(metavar="FILE", help="Keep what was learnt in this file.", show_default="DIR.watch.json"),
+        typer.Option(
+            metavar="FILE",
+            help="Keep what was learnt in this file.",
+            show_default="DIR.watch.json or HOST-PORT.watch.json",
+        ),
     ] = "",
     log: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Append each event to this file, as a line of JSON.")
@@ -51,22 +62,28 @@ def command(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier recording in DIR.")] = False,
 ) -> None:
-    """Say while a job runs when its steps take longer than they should, and why. Prints a line a minute.
+    """Say while a job or server runs when its steps or tokens take longer than they should, and why.
+
+    Prints a line a minute.
 
     A command is recorded as by `stepscope record --keep 60s -o DIR`, and gets its exit code. Steps are known of Python
     jobs with torch, Paddle or JAX, or that call stepscope.step(). The watch ends when the job has ended.
+
+    Of a server the time of an output token is compared with what its batch, context and prompts explain.
     """
-    rate = _rate(false_alarms)
-    if bool(command_line) + bool(follow) + (pid is not None) != 1:
-        raise typer.BadParameter("give a command to run, --follow DIR, or --pid N", param_hint="COMMAND")
+    rate, worth = _rate(false_alarms), _share(least)
+    if bool(command_line) + bool(follow) + (pid is not None) + bool(metrics) != 1:
+        raise typer.BadParameter("give a command to run, --follow DIR, --pid N or --metrics URL", param_hint="COMMAND")
     if bool(command_line) != bool(output):
         raise typer.BadParameter("names the folder of a command's recording, and both are needed", param_hint="-o DIR")
-    options = ["--false-alarms", false_alarms]
+    options = ["--false-alarms", false_alarms, "--least", least]
     named = {"--state": state, "--log": log, "--on-alarm": on_alarm, "--webhook": webhook}
     options += [part for name, value in named.items() if value for part in (name, str(value))]
     if command_line:
         _run(command_line, output, options, force=force)
-    _watch(follow, pid, rate, state, _outputs(log, on_alarm, webhook))
+    outputs = _outputs(log, on_alarm, webhook)
+    source, path = _of_server(metrics, outputs) if metrics else _of_job(follow, pid)
+    _watch(source, Path(state) if state else path, rate, worth, outputs)
 
 
 def _run(command_line: list[str], folder: str, options: list[str], *, force: bool) -> None:
@@ -100,19 +117,33 @@ def _outputs(log: Path | None, on_alarm: str | None, webhook: str | None) -> Any
     return Outputs(write, log, on_alarm, webhook)
 
 
-def _watch(follow: str, pid: int | None, rate: float, state: str, outputs: Any) -> None:
-    from stepscope.record.step_times import RunningJob
-    from stepscope.watching.job_source import JobSource
+def _watch(source: Any, state: Path, rate: float, least: float, outputs: Any) -> None:
     from stepscope.watching.watcher import Watcher
 
-    job = RunningJob.open(follow) if pid is None else RunningJob.of_process(pid)
-    path = Path(state) if state else job.folder.parent / f"{job.folder.resolve().name}.watch.json"
     try:
-        Watcher(JobSource(job), path, rate, outputs.send).run()
+        Watcher(source, state, rate, outputs.send, least).run()
     except KeyboardInterrupt:
         pass
     finally:
         outputs.close()
+
+
+def _of_job(follow: str, pid: int | None) -> tuple[Any, Path]:
+    """What is watched of a recorded job, and where the state is kept."""
+    from stepscope.record.step_times import RunningJob
+    from stepscope.watching.job_source import JobSource
+
+    job = RunningJob.open(follow) if pid is None else RunningJob.of_process(pid)
+    return JobSource(job), job.folder.parent / f"{job.folder.resolve().name}.watch.json"
+
+
+def _of_server(metrics: str, outputs: Any) -> tuple[Any, Path]:
+    """What is watched of a server, and where the state is kept."""
+    from stepscope.record.metrics import MetricsUrl
+    from stepscope.watching.server_source import ServerSource
+
+    url = MetricsUrl.of(metrics)
+    return ServerSource(url, outputs.send), Path(f"{url.host.replace(':', '.')}-{url.port}.watch.json")
 
 
 def _rate(text: str) -> float:
@@ -121,3 +152,11 @@ def _rate(text: str) -> float:
     if match is None or not float(match[1]):
         raise typer.BadParameter(f"{text} is no rate, as in 1/week or 2/day", param_hint="--false-alarms")
     return float(match[1]) / _SECONDS[match[2]]
+
+
+def _share(text: str) -> float:
+    """A share such as 5%, from 0 to 100 %."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", text)
+    if match is None or float(match[1]) > 100:
+        raise typer.BadParameter(f"{text} is no share, as in 5%", param_hint="--least")
+    return float(match[1]) / 100

@@ -18,6 +18,18 @@ SAMPLE = (
 EXEMPLAR = r"\s# \{.*$"
 #: A comment before each scrape of a file that holds several, with its time in ns since 1970.
 SCRAPED = r"^# scraped (?P<unix_ns>\d{16,19})$"
+#: Metrics of vLLM, SGLang and TensorRT-LLM, without the engine's name: part of the KV cache in use, requests stopped
+#: (those counted up first), requests in the queue.
+CACHE_USE = ("kv_cache_usage_perc", "gpu_cache_usage_perc", "token_usage", "kv_cache_utilization")
+PREEMPTED = ("num_preemptions_total", "num_preemptions", "num_retracted_requests_total", "num_retracted_reqs")
+WAITING = ("num_requests_waiting", "num_queue_reqs")
+#: From so much of the KV cache on it is full.
+CACHE_FULL = 0.95
+CACHE_ADVICE = (
+    "→ more memory for it (--gpu-memory-utilization of vLLM, --mem-fraction-static of SGLang), an FP8 cache, or fewer"
+    " requests at once (--max-num-seqs, --max-running-requests)"
+)
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _SAMPLE, _EXEMPLAR = re.compile(SAMPLE), re.compile(EXEMPLAR)
 
 
@@ -45,6 +57,20 @@ def samples_of(text: str) -> list[Sample]:
         if match is not None and not math.isnan(value):
             samples.append(Sample(match["name"], match["labels"] or "", value))
     return samples
+
+
+def labels_of(sample: Sample) -> dict[str, str]:
+    r"""The labels of a sample by name. Escapes in their values remain.
+
+    >>> labels_of(Sample("n", 'engine="0",le="0.5"', 1.0))
+    {'engine': '0', 'le': '0.5'}
+    """
+    return dict(_LABEL.findall(sample.labels))
+
+
+def pattern_of(names: tuple[str, ...]) -> str:
+    """A pattern that finds these metrics of any engine, also for Polars."""
+    return rf"(?:^|[:_])(?:{'|'.join(names)})$"
 
 
 def scrape_mark(unix_ns: int) -> str:

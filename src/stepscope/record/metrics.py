@@ -9,6 +9,7 @@ import gzip
 import socket
 import threading
 import time
+from contextlib import suppress
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
@@ -22,18 +23,19 @@ if TYPE_CHECKING:
 
 #: The scrapes of a recording, each a member of the gzip file: what a kill leaves can be read up to the last one.
 NAME = "metrics.prom.gz"
-_TIMEOUT_S, _MOST_BYTES = 2.0, 1 << 24
+_TIMEOUT_S, _WHOLE_S, _MOST_BYTES = 2.0, 5.0, 1 << 24
 #: Seconds between scrapes at first; of long recordings each scrape is an 1800th of the time so far after the last.
 _EVERY_S, _SCRAPES = 2.0, 1800
 
 
 class MetricsUrl(NamedTuple):
-    """The address of a server's metrics, and as the user wrote it."""
+    """The address of a server's metrics, and as the user wrote it. `more` are further addresses of the same name."""
 
     host: str
     port: int
     path: str
     text: str
+    more: tuple[str, ...] = ()
 
     @staticmethod
     def of(text: str) -> MetricsUrl:
@@ -53,29 +55,64 @@ class MetricsUrl(NamedTuple):
             hint = f"let its port appear here: ssh -L {port}:localhost:{port} HOST"
             raise StepscopeError(f"{text} is not on this machine: only those of this machine are scraped", hint)
         query = f"?{parts.query}" if parts.query else ""
-        return MetricsUrl(local[0], port, (parts.path or "/metrics") + query, text)
+        first, *more = dict.fromkeys(local)
+        return MetricsUrl(first, port, (parts.path or "/metrics") + query, text, tuple(more))
 
 
 def scrape(url: MetricsUrl) -> str:
-    """The metrics now. Raises StepscopeError (no answer within two seconds, another one than metrics)."""
-    from http.client import HTTPConnection, HTTPException
+    """The metrics now. Raises StepscopeError (no answer within some seconds, another one than metrics)."""
+    from http.client import HTTPException
 
-    connection = HTTPConnection(url.host, url.port, timeout=_TIMEOUT_S)
     hint = "does the server run, and with metrics on? SGLang needs --enable-metrics"
+    try:
+        status, reason, text = _get(url)
+    except (OSError, HTTPException) as error:
+        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise StepscopeError(f"{url.text} does not answer: {why}", hint) from None
+    if status != 200:
+        raise StepscopeError(f"{url.text} answers {status} {reason}", hint)
+    if not samples_of(text):
+        raise StepscopeError(f"{url.text} answers without a sample of a metric", hint)
+    return text
+
+
+def _get(url: MetricsUrl) -> tuple[int, str, str]:
+    """Status, reason and text of the answer. Raises OSError or HTTPException."""
+    from http.client import HTTPConnection
+
+    connection = HTTPConnection(url.host, url.port)
+    sock = connection.sock = _connected(url)
+    is_late = threading.Event()
+
+    def give_up() -> None:
+        is_late.set()
+        with suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
+
+    # The timeout of the socket is that of a packet: a server could send a byte a second for ever.
+    timer = threading.Timer(_WHOLE_S, give_up)
+    timer.daemon = True
+    timer.start()
     try:
         connection.request("GET", url.path, headers={"Host": f"localhost:{url.port}", "Accept": "text/plain"})
         response = connection.getresponse()
         text = response.read(_MOST_BYTES).decode("utf-8", "replace")
-    except (OSError, HTTPException) as error:
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise StepscopeError(f"{url.text} does not answer: {reason}", hint) from None
     finally:
+        timer.cancel()
         connection.close()
-    if response.status != 200:
-        raise StepscopeError(f"{url.text} answers {response.status} {response.reason}", hint)
-    if not samples_of(text):
-        raise StepscopeError(f"{url.text} answers without a sample of a metric", hint)
-    return text
+        sock.close()
+        if is_late.is_set():
+            raise TimeoutError(f"it takes longer than {_WHOLE_S:g} s")
+    return response.status, response.reason, text
+
+
+def _connected(url: MetricsUrl) -> socket.socket:
+    """A connection to the first address of the server that accepts one. Raises OSError."""
+    *hosts, last = (url.host, *url.more)
+    for host in hosts:
+        with suppress(ConnectionRefusedError):
+            return socket.create_connection((host, url.port), _TIMEOUT_S)
+    return socket.create_connection((last, url.port), _TIMEOUT_S)
 
 
 class MetricsScraper:

@@ -12,6 +12,7 @@ from stepscope.analyses.ranks.expert_load import EXPERT_LOAD, expert_load
 from stepscope.analyses.resources.counters import COUNTER_SUMMARY, counters
 from stepscope.analyses.steps.requests import REQUEST_SUMMARY, requests, slowest_requests
 from stepscope.core.errors import MissingTable
+from stepscope.core.prometheus import CACHE_ADVICE, CACHE_FULL, CACHE_USE, PREEMPTED, WAITING, pattern_of
 from stepscope.core.report import Block
 from stepscope.core.units import count, counted, duration, percent, sum_of
 from stepscope.reports._quality import lacks_of_issues
@@ -27,16 +28,7 @@ if TYPE_CHECKING:
 _SLOWEST = 5
 _OF_SLOW = ("request", "id", "e2e_ns", "ttft_ns", "cause", "queue_ns", "prefill_between_ns", "host_ns", "batch_kind",
             "batch_ns")  # fmt: skip
-#: Metrics of vLLM, SGLang and TensorRT-LLM: part of the KV cache in use, requests stopped, requests in the queue.
-_CACHE_USE = r"(?:kv_cache_usage_perc|gpu_cache_usage_perc|:token_usage|kv_cache_utilization)$"
-_PREEMPTED = r"(?:num_preemptions(?:_total)?|num_retract\w+)$"
-_WAITING = r"(?:num_requests_waiting|num_queue_reqs)$"
-_OF_CACHE = f"{_CACHE_USE}|{_PREEMPTED}|{_WAITING}"
-_FULL = 0.95
-_CACHE_ADVICE = (
-    "→ more memory for it (--gpu-memory-utilization of vLLM, --mem-fraction-static of SGLang), an FP8 cache, or fewer"
-    " requests at once (--max-num-seqs, --max-running-requests)"
-)
+_OF_CACHE = pattern_of(CACHE_USE + PREEMPTED + WAITING)
 _NAMES = {"ttft": "first token", "itl": "between tokens", "tpot": "per token"}
 _LAYERS = 8
 _COUNTS = Lack("expert_counts", "Only tokens by expert were counted: how long anything took is unknown.")
@@ -62,30 +54,30 @@ def cache_costs(trace: Trace) -> list[Cost]:
     of_cache = metric.str.contains(_OF_CACHE) & pl.col("value").is_finite()
     known = trace.counters.filter(of_cache).sort("ts_ns", nulls_last=False)
 
-    def values(pattern: str) -> pl.DataFrame:
-        held = known.filter(metric.str.contains(pattern)).group_by("metric", "device")
+    def values(names: tuple[str, ...]) -> pl.DataFrame:
+        held = known.filter(metric.str.contains(pattern_of(names))).group_by("metric", "device")
         return held.agg(
             first=pl.col("value").first(), last=pl.col("value").last(), most=pl.col("value").max(), n=pl.len()
         )
 
-    peak = number(values(_CACHE_USE)["most"].max())
+    peak = number(values(CACHE_USE)["most"].max())
     peak = peak / 100 if peak > 1 else peak  # some state percent
-    counted_up = values(_PREEMPTED).select(
+    counted_up = values(PREEMPTED).select(
         pl.when(metric.str.ends_with("_total") & (pl.col("n") > 1)).then(pl.col("last") - pl.col("first"))
         .otherwise("most").clip(0)
     ).to_series()  # fmt: skip
     stopped = max(sum_of(counted_up), sum_of(trace.requests["n_preemptions"].drop_nulls()))
-    if peak < _FULL and not stopped:
+    if peak < CACHE_FULL and not stopped:
         return []
     title = "The KV cache is too small for the requests that run at once"
-    title += f": it is {percent(min(peak, 1.0))} full at its peak" if peak >= _FULL else ""
+    title += f": it is {percent(min(peak, 1.0))} full at its peak" if peak >= CACHE_FULL else ""
     details = [
         f"{counted(round(stopped), 'time')} a request was stopped for others, and its tokens computed again later"
     ]
     details = details if stopped else []
-    waiting = number(values(_WAITING)["most"].max())
+    waiting = number(values(WAITING)["most"].max())
     details += [f"Up to {counted(round(waiting), 'request')} waited to run"] if waiting else []
-    return [Cost("serving cache", title, None, (*details, _CACHE_ADVICE), "show counters" if peak else "show requests")]
+    return [Cost("serving cache", title, None, (*details, CACHE_ADVICE), "show counters" if peak else "show requests")]
 
 
 def summary_of_requests(trace: Trace) -> Summary:

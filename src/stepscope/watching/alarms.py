@@ -36,6 +36,8 @@ _COUNTED, _MOST = 8.0, 64.0
 _TOP = 512
 #: Shapes of the tail that extrapolation allows, and the least excess in a tail.
 _SHAPES, _LEAST_EXCESS = (0.0, 0.5), 1e-4
+#: A single stall is worth an alarm if it is so many times what a level must be.
+_STALL = 4.0
 #: Medians whose mean is what was usual for `creep`.
 _USUAL = 32
 
@@ -94,19 +96,22 @@ class Tail:
         return max(float(np.mean(self.top[:m])) - self.top[m - 1], _LEAST_EXCESS)
 
 
-def _through(tail: Tail, values: Floats, rate: float) -> tuple[list[int], list[float], Tail]:
-    """Places of alarms among new values of a statistic, their limits, and the tail that has learned from them."""
+def _through(tail: Tail, values: Floats, rate: float, least: float) -> tuple[list[int], list[float], Tail]:
+    """Places of alarms among new values of a statistic, their limits, and the tail that has learned from them.
+
+    Values below `least` are no alarm, whatever the limit.
+    """
     places, limits, start = [], [], 0
     while start < len(values):
         size = _EARLY if tail.n < _LEARNT_BLOCKS else tail.block
         part = values[start : start + size - tail.position % size]
         limit = tail.limit(rate)
-        beyond = np.flatnonzero(part > limit)
+        beyond = np.flatnonzero(part > max(limit, least))
         beyond = beyond[beyond + tail.since >= tail.block]
         since = tail.since + len(part)
         if len(beyond):
             places.append(start + int(beyond[0]))
-            limits.append(limit)
+            limits.append(max(limit, least))
             since = len(part) - int(beyond[0])
         tail = replace(
             tail,
@@ -163,11 +168,15 @@ class StreamTest:
         return replace(StreamTest(**tails), **lists, usual=float(state["usual"]), n_usual=int(state["n_usual"]))
 
 
-def find_alarms(test: StreamTest, error: Floats, log_time: Floats, rate: float) -> tuple[list[Alarm], StreamTest]:
+def find_alarms(
+    test: StreamTest, error: Floats, log_time: Floats, rate: float, least: float = 0.0
+) -> tuple[list[Alarm], StreamTest]:
     """Alarms among new cycles in order of time, and the test that has learned from them.
 
     `error` is the logarithm of measured by expected time, `log_time` that of the time without what the work explains.
     `rate` is the chosen number of false alarms of all kinds in a cycle. Errors that are not a number are left out.
+    `least` is the smallest slowdown that is worth an alarm, as a ratio above 1; of a single stall it is four times
+    that.
     """
     is_known = ~np.isnan(error)
     place_of = np.flatnonzero(is_known)
@@ -175,18 +184,19 @@ def find_alarms(test: StreamTest, error: Floats, log_time: Floats, rate: float) 
     if not len(error):
         return [], test
     rows: list[tuple[str, int, float, float]] = []
+    floor = math.log1p(least)
 
-    def collect(kind: str, values: Floats, places: NDArray[np.int64], share: float) -> Tail:
-        at, limits, tail = _through(getattr(test, kind), values, share)
+    def collect(kind: str, values: Floats, places: NDArray[np.int64], floor: float) -> Tail:
+        at, limits, tail = _through(getattr(test, kind), values, share, floor)
         rows.extend((kind, int(places[i]), values[i], limit) for i, limit in zip(at, limits, strict=True))
         return tail
 
     n = np.arange(len(error))
-    stall = collect("stall", error, n, share)
+    stall = collect("stall", error, n, math.log1p(_STALL * least))
     recent = np.concatenate([test.errors, error])
     medians = pl.Series(recent).rolling_median(SLOW_CYCLES).to_numpy()[len(test.errors) :]
     full = ~np.isnan(medians)
-    slow = collect("slow", medians[full], n[full], share)
+    slow = collect("slow", medians[full], n[full], floor)
     times = np.concatenate([test.times, log_time])
     n_medians = len(times) // CREEP_CYCLES
     levels = np.median(times[: n_medians * CREEP_CYCLES].reshape(-1, CREEP_CYCLES), axis=1)
@@ -199,7 +209,7 @@ def find_alarms(test: StreamTest, error: Floats, log_time: Floats, rate: float) 
             n_usual = 0
         elif n_usual >= _USUAL // 4:
             value = level - usual
-            at, limits, creep = _through(creep, np.array([value]), share * CREEP_CYCLES)
+            at, limits, creep = _through(creep, np.array([value]), share * CREEP_CYCLES, floor)
             if at:
                 rows.append(("creep", int(ends[i]), value, limits[0]))
                 n_usual = 0

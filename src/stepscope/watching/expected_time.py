@@ -1,10 +1,12 @@
 """Says how long a cycle should take for its work, from the cycles before it.
 
-The logarithm of a cycle's time is linear in a few functions of its work: hats over the logarithm of the batch size,
-which follow any curve, and the context that is read. Robust weights (Cauchy) leave outliers out of the fit. What the
-past says stays in a matrix and a vector, so that memory does not grow and each block of cycles refines
-the fit (recursive least squares). On top comes the level of this stream: the median of its last residuals. It takes
-half a window until a level moves, hence a slow stretch that is shorter remains visible.
+The logarithm of a cycle's time is linear in a few functions of its work: hats over the logarithms of the batch size and
+of the prompt tokens, which follow any curve, and the context that is read. Robust weights (Cauchy) leave outliers out
+of the fit. What the past says stays in a matrix and a vector, so that memory does not grow; they learn from
+`LEARN_CYCLES` at a time (recursive least squares). Nothing is expected of work that is unlike all before. On top comes
+the level of this stream: the median of its last residuals, which the fit leaves out. It takes half a window until a
+level moves, hence a slow stretch that is shorter remains visible. What is expected does not depend on how the cycles
+are divided into blocks.
 """
 
 from __future__ import annotations
@@ -21,9 +23,17 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-#: Batch sizes at which the curve of the time may bend.
-_KNOTS = np.log(2.0 ** np.arange(0, 17))
-_FEATURES = len(_KNOTS) + 2
+#: Batch sizes, and prompt tokens of a cycle, at which the curve of the time may bend.
+_KNOTS = np.log(2.0 ** np.arange(0, 12.5, 0.5))
+_PROMPT_KNOTS = np.log1p([0.0, 32.0, 128.0, 512.0, 2048.0, 8192.0])
+_FEATURES = len(_KNOTS) + 2 + len(_PROMPT_KNOTS) - 1
+#: What is expected where little is known: the curve of the batch size does not bend, and the rest has no effect.
+_BENDS = np.diff(np.eye(len(_KNOTS), _FEATURES), 2, axis=0)
+_PRIOR = 1e-3 * (_BENDS.T @ _BENDS + np.diag(np.arange(_FEATURES) >= len(_KNOTS)) * 1.0) + 1e-7 * np.eye(_FEATURES)
+#: Work is known if its expectation has at most this share of a cycle's variance: some five cycles were like it.
+_MOST_LEVERAGE = 0.2
+#: Cycles that are learned from at once, and how many count in all; older ones are forgotten little by little.
+LEARN_CYCLES, _MOST_CYCLES = 60, 100_000
 #: Cycles whose median residual is the level, and the least number for which there is one.
 LEVEL_CYCLES, _LEAST_CYCLES = 60, 10
 #: Residuals that the interval is taken from.
@@ -39,17 +49,20 @@ class ExpectedTime:
     """What is known of the cycles so far. All times are natural logarithms of nanoseconds.
 
     `information` and `moments` are the weighted normal equations, `recent` the residuals of the last cycles of this
-    stream before its level is subtracted, and `errors` those after it.
+    stream before its level is subtracted, and `errors` those after it. `pending` are cycles that were not learned from
+    yet, each the functions of its work and its time without the level.
     """
 
     information: tuple[tuple[float, ...], ...] = ()
     moments: tuple[float, ...] = ()
     recent: tuple[float, ...] = ()
     errors: tuple[float, ...] = ()
+    pending: tuple[tuple[float, ...], ...] = ()
 
     def new_stream(self) -> ExpectedTime:
         """The same knowledge of the work, for a job whose level is not known."""
-        return replace(self, recent=())
+        # Before the first fit, times that are not learned have the level of their stream.
+        return replace(self, recent=(), pending=self.pending if self.information else ())
 
     def to_json(self) -> str:
         """The state as JSON text: at most some 120 kB."""
@@ -59,10 +72,19 @@ class ExpectedTime:
     def from_json(text: str) -> ExpectedTime:
         """The state that `to_json` wrote. Raises `ValueError` or `KeyError` if it is another text."""
         state = json.loads(text)
-        return ExpectedTime(
-            tuple(tuple(map(float, row)) for row in state["information"]),
-            *(tuple(map(float, state[name])) for name in ("moments", "recent", "errors")),
+        model = ExpectedTime(
+            information=_rows(state["information"]),
+            **{name: tuple(map(float, state[name])) for name in ("moments", "recent", "errors")},
+            pending=_rows(state["pending"]),
         )
+        sizes = {len(model.moments), len(model.information), *map(len, model.information)} - {0}
+        if sizes - {_FEATURES} or {len(row) for row in model.pending} - {_FEATURES + 1}:
+            raise ValueError("it is of another version")
+        return model
+
+
+def _rows(values: list[list[float]]) -> tuple[tuple[float, ...], ...]:
+    return tuple(tuple(map(float, row)) for row in values)
 
 
 @dataclass(frozen=True)
@@ -79,15 +101,11 @@ class Expectation:
     log_time: Floats
 
 
-def _features(batch: Floats, context: Floats) -> Floats:
-    size = np.log(np.maximum(batch, 1.0))
+def _features(batch: Floats, context: Floats, prompt: Floats) -> Floats:
+    size, new = np.log(np.maximum(batch, 1.0)), np.log1p(np.maximum(prompt, 0.0))
     hats = [np.interp(size, _KNOTS, one) for one in np.eye(len(_KNOTS))]
-    return np.stack([*hats, batch * context / 1e4, context / 1e3], axis=1)
-
-
-def _coefficients(model: ExpectedTime) -> Floats:
-    ridge = 1e-3 * np.eye(_FEATURES)
-    return np.asarray(np.linalg.solve(np.array(model.information) + ridge, np.array(model.moments)))
+    of_prompt = [np.interp(new, _PROMPT_KNOTS, one) for one in np.eye(len(_PROMPT_KNOTS))[1:]]
+    return np.stack([*hats, batch * context / 1e4, context / 1e3, *of_prompt], axis=1)
 
 
 def observe(
@@ -95,47 +113,87 @@ def observe(
     duration_ns: Floats,
     batch: Floats | None = None,
     context: Floats | None = None,
+    prompt: Floats | None = None,
     *,
     coverage: float = 0.99,
 ) -> tuple[Expectation, ExpectedTime]:
     """What was expected of a block of cycles in order of time, and the model that has learned from them.
 
-    The work's part of the expectation is that before the block; the level is that before each cycle. `batch` is the
-    number of requests, `context` their mean length in tokens. Where they are not given, the level alone is expected.
+    `batch` is the number of requests, `context` their mean length in tokens, and `prompt` the number of prompt tokens
+    that were computed in a cycle (none if not given). Where batch or context is not given, the level alone is expected.
     """
     log_time = np.log(duration_ns)
-    if batch is None or context is None:
-        unknown, learned, residual = False, model, log_time
-    else:
-        work, unknown = _features(batch, context), not model.information
-        learned = _learn(model, work, log_time)
-        residual = log_time - work @ _coefficients(learned if unknown else model)
-    series = pl.Series(np.concatenate([model.recent, residual]))
-    past = series.rolling_median(LEVEL_CYCLES, min_samples=_LEAST_CYCLES).shift(1).to_numpy()[len(model.recent) :]
-    error = residual - past if not unknown else np.full(len(residual), np.nan)
+    if batch is None or context is None or not len(log_time):
+        return _at_level(model, log_time, log_time, _levels(model.recent, log_time), coverage)
+    work = _features(batch, context, np.zeros(len(batch)) if prompt is None else prompt)
+    parts, start = [], 0
+    while start < len(log_time):
+        part = slice(start, start + LEARN_CYCLES - len(model.pending))
+        residual = _residual(model, work[part], log_time[part])
+        level = _levels(model.recent, residual)
+        now, model = _at_level(model, log_time[part], residual, level, coverage)
+        parts.append(now)
+        # Work that is not known may be learned before there is a level, and other work is not.
+        level = np.where(np.isnan(residual), np.nan_to_num(level), level)
+        model = _learn(model, work[part], log_time[part] - level)
+        start = part.stop
+    columns = (np.concatenate([getattr(part, name) for part in parts]) for name in Expectation.__dataclass_fields__)
+    return Expectation(*columns), model
+
+
+def _residual(model: ExpectedTime, work: Floats, log_time: Floats) -> Floats:
+    """Logarithms of times without what their work explains; not a number where the work is unlike all before."""
+    if not model.information:
+        return np.full(len(log_time), np.nan)
+    information = np.array(model.information) + _PRIOR
+    spread = np.linalg.solve(information, work.T).T
+    residual = log_time - spread @ np.array(model.moments)
+    return np.where((spread * work).sum(axis=1) <= _MOST_LEVERAGE, residual, np.nan)
+
+
+def _levels(recent: tuple[float, ...], residual: Floats) -> Floats:
+    """Before each cycle the median of the last known residuals; not a number where there are few."""
+    is_known = ~np.isnan(residual)
+    series = pl.Series(np.concatenate([[np.nan], recent, residual[is_known]]), dtype=pl.Float64).fill_nan(None)
+    medians = series.rolling_median(LEVEL_CYCLES, min_samples=_LEAST_CYCLES).to_numpy()
+    return np.asarray(medians[len(recent) + np.cumsum(is_known) - is_known], dtype=np.float64)
+
+
+def _at_level(
+    model: ExpectedTime, log_time: Floats, residual: Floats, level: Floats, coverage: float
+) -> tuple[Expectation, ExpectedTime]:
+    """What is expected where residuals are known, by their level; and the model that has these."""
+    error = residual - level
     margins = np.quantile(model.errors, [(1 - coverage) / 2, (1 + coverage) / 2]) if model.errors else [np.nan] * 2
     expected = np.exp(log_time - error)
-    own_errors = (residual - past)[~np.isnan(past)]
     after = replace(
-        learned,
-        recent=tuple(series[-LEVEL_CYCLES:].to_list()),
-        errors=tuple(np.concatenate([model.errors, own_errors])[-_INTERVAL_CYCLES:].tolist()),
+        model,
+        recent=(model.recent + tuple(residual[~np.isnan(residual)].tolist()))[-LEVEL_CYCLES:],
+        errors=tuple(np.concatenate([model.errors, error[~np.isnan(error)]])[-_INTERVAL_CYCLES:].tolist()),
     )
     return Expectation(expected, expected * np.exp(margins[0]), expected * np.exp(margins[1]), error, residual), after
 
 
-def _learn(model: ExpectedTime, work: Floats, log_time: Floats) -> ExpectedTime:
+def _learn(model: ExpectedTime, work: Floats, time: Floats) -> ExpectedTime:
+    """The model with these cycles pending, or learned from if there are enough. Times have no level."""
+    rows = np.column_stack([work, time])[~np.isnan(time)]
+    pending = model.pending + tuple(map(tuple, rows.tolist()))
+    if len(pending) < LEARN_CYCLES:
+        return replace(model, pending=pending)
+    work, time = np.array(pending)[:, :-1], np.array(pending)[:, -1]
     before = np.array(model.information) if model.information else np.zeros((_FEATURES, _FEATURES))
-    moments = np.array(model.moments) if model.moments else np.zeros(_FEATURES)
-    weights = np.ones(len(log_time))
+    earlier = np.array(model.moments) if model.moments else np.zeros(_FEATURES)
+    weights = np.ones(len(time))
     for _ in range(_ROUNDS):
         weighted = work * weights[:, None]
-        now = replace(
-            model,
-            information=tuple(map(tuple, (before + weighted.T @ work).tolist())),
-            moments=tuple((moments + weighted.T @ log_time).tolist()),
-        )
-        residual = log_time - work @ _coefficients(now)
+        information, moments = before + weighted.T @ work, earlier + weighted.T @ time
+        residual = time - work @ np.linalg.solve(information + _PRIOR, moments)
         scale = max(1.4826 * float(np.median(np.abs(residual))), _LEAST_SCALE)
         weights = 1 / (1 + (residual / (_HALF_WEIGHT * scale)) ** 2)
-    return now
+    share = min(1.0, _MOST_CYCLES / float(information[: len(_KNOTS), : len(_KNOTS)].sum()))
+    return replace(
+        model,
+        information=_rows((share * information).tolist()),
+        moments=tuple((share * moments).tolist()),
+        pending=(),
+    )

@@ -33,7 +33,16 @@ _DUMP_S, _COMPARE_S = 120.0, 300.0
 class JobSource:
     """The steps of the processes of a recorded job."""
 
-    wording = Wording("step", "step {n}", "one step took {time}", "the last 20 steps took", "process", "processes")
+    wording = Wording(
+        cycle="step",
+        stream="process",
+        streams="processes",
+        stall="one step took {time}",
+        slow="the last 20 steps took longer than expected",
+        creep="steps have become slower little by little",
+        per="",
+        nothing="no step ended in the last minute",
+    )
 
     def __init__(self, job: RunningJob) -> None:
         self._job = job
@@ -52,6 +61,10 @@ class JobSource:
             self._has_steps = self._has_steps or any(row.n for row in rows)
         names = (f"rank {row.rank}" if row.rank >= 0 else f"process {i}" for i, row in enumerate(rows, 1))
         return [Cycles(name, row.pid, row.n, row.times_ns, row.counts) for name, row in zip(names, rows, strict=True)]
+
+    def status(self) -> str:
+        """Nothing: a job says no more than its steps."""
+        return ""
 
     def cause(self, _: dict[str, Any]) -> dict[str, Any]:
         """The cause by a dump and its comparison with the job's first steps: takes minutes."""

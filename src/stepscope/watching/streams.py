@@ -26,8 +26,10 @@ SCHEMA = "stepscope.watch/1"
 class Cycles(NamedTuple):
     """New cycles of a stream, oldest first: ns a cycle, and how many cycles each value is the mean of.
 
-    A time of 0 is none. `epoch` is the process; of another one the level of the stream is not known. `n` counts values
-    of the epoch up to and with these. The tuples are of the same length.
+    A time of 0 is none. `epoch` is the process, or the start of a server; of another one the level of the stream is not
+    known. `n` counts values of the epoch up to and with these. The tuples are of the same length. `work` has batch,
+    context and prompt tokens of each cycle as `observe` takes them; without it the past alone says what is expected.
+    `every_s` is the time from a value to the next, if it is not the value.
     """
 
     stream: str
@@ -35,6 +37,8 @@ class Cycles(NamedTuple):
     n: int
     times_ns: tuple[int, ...]
     counts: tuple[int, ...]
+    work: tuple[tuple[float, float, float], ...] | None = None
+    every_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -86,16 +90,23 @@ def save_state(path: Path, streams: dict[str, Stream]) -> None:
         raise
 
 
-def follow(stream: Stream, new: Cycles, rate_per_s: float) -> tuple[Stream, list[Alarm], np.ndarray[Any, Any]]:
-    """The stream with new cycles, their alarms, and expected time with low and high end, a row a cycle."""
+def follow(
+    stream: Stream, new: Cycles, rate_per_s: float, least: float = 0.0
+) -> tuple[Stream, list[Alarm], np.ndarray[Any, Any]]:
+    """The stream with new cycles, their alarms, and expected time with low and high end, a row a cycle.
+
+    `rate_per_s` is the chosen number of false alarms in a second, `least` the smallest slowdown that is worth one.
+    """
     if new.epoch != stream.epoch:
         stream = replace(stream, model=stream.model.new_stream(), epoch=new.epoch, n_cycles=0)
     n_cycles = stream.n_cycles + sum(new.counts)
-    times = np.array([time_ns for time_ns in new.times_ns if time_ns > 0], dtype=float)
-    if not len(times):
+    times = np.array(new.times_ns, dtype=float)
+    is_time = times > 0
+    if not is_time.any():
         return replace(stream, n=new.n, n_cycles=n_cycles), [], np.empty((0, 3))
-    expectation, model = observe(stream.model, times)
-    usual_s = math.exp(float(np.median(model.recent))) / 1e9
-    alarms, test = find_alarms(stream.test, expectation.error, expectation.log_time, rate_per_s * usual_s)
+    work = () if new.work is None else np.array(new.work)[is_time].T
+    expectation, model = observe(stream.model, times[is_time], *work)
+    every_s = new.every_s if new.every_s is not None else math.exp(float(np.median(model.recent))) / 1e9
+    alarms, test = find_alarms(stream.test, expectation.error, expectation.log_time, rate_per_s * every_s, least)
     interval = np.stack([expectation.expected, expectation.low, expectation.high], axis=1)
     return Stream(model, test, new.epoch, new.n, n_cycles), alarms, interval

@@ -29,14 +29,16 @@ _SAME_S = 30.0
 
 @dataclass(frozen=True)
 class Wording:
-    """How messages name a cycle, its place, what a stall and a slow level are, and a stream."""
+    """How messages name a cycle, a stream and each kind of alarm; what a time is of, and that there was none."""
 
     cycle: str
-    place: str
-    stall: str
-    slow: str
     stream: str
     streams: str
+    stall: str
+    slow: str
+    creep: str
+    per: str
+    nothing: str
 
 
 class Source(Protocol):
@@ -52,6 +54,9 @@ class Source(Protocol):
     def read(self, streams: Mapping[str, Stream]) -> list[Cycles]:
         """What is new of each stream since these were read. Called about once a second."""
 
+    def status(self) -> str:
+        """What to say of it each minute, next to its times; may be empty."""
+
     def cause(self, alarm: dict[str, Any]) -> dict[str, Any]:
         """Fields of the event that names an alarm's cause, with its `text`. Called in another thread."""
 
@@ -59,9 +64,19 @@ class Source(Protocol):
 class Watcher:
     """Watches until the source is over. `say` receives each event: a dictionary with `event` and `text`."""
 
-    def __init__(self, source: Source, state: Path, rate_per_s: float, say: Callable[[dict[str, Any]], None]) -> None:
-        """`rate_per_s` is the chosen number of false alarms in a second, over all streams. Raises StepscopeError."""
-        self._source, self._path, self._rate, self._say = source, state, rate_per_s, say
+    def __init__(
+        self,
+        source: Source,
+        state: Path,
+        rate_per_s: float,
+        say: Callable[[dict[str, Any]], None],
+        least: float = 0.0,
+    ) -> None:
+        """`rate_per_s` is the chosen number of false alarms in a second, over all streams. Raises StepscopeError.
+
+        `least` is the smallest slowdown that is worth an alarm: 0.05 is 5 %.
+        """
+        self._source, self._path, self._rate, self._say, self._least = source, state, rate_per_s, say, least
         self._streams = load_state(state)
         self._minute: list[float] = []
         self._interval = np.full(3, np.nan)
@@ -92,7 +107,7 @@ class Watcher:
         worst: dict[str, dict[str, Any]] = {}
         for new in rows:
             before = self._streams.get(new.stream, Stream())
-            stream, alarms, interval = follow(before, new, self._rate / len(rows))
+            stream, alarms, interval = follow(before, new, self._rate / len(rows), self._least)
             self._streams[new.stream] = stream
             self._minute += [time_ns for time_ns in new.times_ns if time_ns > 0]
             self._interval = interval[-1] if len(interval) else self._interval
@@ -129,10 +144,18 @@ class Watcher:
             }
             n = facts["processes"]
             text = f"{counted(len(times), word.cycle)} of {counted(n, word.stream, word.streams)}"
-            text += f", median {duration(facts['median_ns'])}, expected {duration(facts['expected_ns'])}"
-            text += f" ({duration(facts['low_ns'])} to {duration(facts['high_ns'])}), alarms so far: {self._n_alarms}"
+            text += f", median {duration(facts['median_ns'])}{word.per}"
+            text += (
+                f", expected {duration(facts['expected_ns'])}"
+                f" ({duration(facts['low_ns'])} to {duration(facts['high_ns'])})"
+                if facts["expected_ns"]
+                else ", expected time not known yet"
+            )
+            text += f", alarms so far: {self._n_alarms}"
         else:
-            text = f"no {word.cycle} ended in the last minute"
+            text = word.nothing
+        status = self._source.status()
+        text += f"; {status}" if status else ""
         self._say({"event": "minute", "text": text, **facts})
 
     def _diagnose(self, alarm: dict[str, Any]) -> None:
@@ -150,10 +173,10 @@ class Watcher:
         step = n_cycles - sum(new.counts[at:])
         what = {
             "stall": word.stall.format(time=duration(time_ns)),
-            "slow": f"{word.slow} longer than expected",
-            "creep": f"{word.cycle}s have become slower little by little",
+            "slow": word.slow,
+            "creep": word.creep,
         }[alarm.kind]
-        text = f"ALARM {alarm.kind}, {new.stream}, {word.place.format(n=step)}: {what}, {alarm.ratio:.2f} times"
+        text = f"ALARM {alarm.kind}, {new.stream}, {word.cycle} {step}: {what}, {alarm.ratio:.2f} times"
         text += (
             f" the {duration(expected_ns)} expected (limit {alarm.limit:.2f})"
             if alarm.kind != "creep"
