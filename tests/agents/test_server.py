@@ -91,6 +91,7 @@ def test_explain_leads_from_a_finding_to_its_longest_spans():
     assert {span["name"] for span in spans} == {"aten::cat"}
     assert [span["dur_ns"] for span in spans] == sorted((span["dur_ns"] for span in spans), reverse=True)
     assert explained["evidence"]["table"] == "operators"
+    assert all(any(span[name] is not None for span in spans) for name in names)
 
 
 @pytest.mark.slow

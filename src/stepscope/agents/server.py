@@ -220,6 +220,8 @@ def _spans(run: Run, names: Sequence[str], stretch: tuple[int, int] | None, miss
         return {}
     query = f"SELECT {_SPAN_COLUMNS} FROM spans WHERE {where} ORDER BY dur_ns DESC NULLS LAST LIMIT {_SPANS}"  # noqa: S608  names are quoted
     frame = verbs.sql(run, query, timeout_s=_SQL_SECONDS, on_missing=missing)
+    # A run of one process has no ranks, and one of the host alone no launches: such columns say nothing.
+    frame = frame.select(column for column in frame if column.null_count() < frame.height)
     return of_table(frame, tables.described("spans", frame), _SPANS)
 
 

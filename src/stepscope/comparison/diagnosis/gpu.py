@@ -191,7 +191,8 @@ def _slow_on(view: View, device: str) -> Judgement:
     times = first["ns_per_call_other"] / first["ns_per_call_base"]
     says = f"{shorten(first['name'])} takes {fold(times)} as long per call"
     says += f" ({span(first['ns_per_call_base'], first['ns_per_call_other'], 'ns')})"
-    says += f" and so do {slow.height - 1} others" if slow.height > 1 else ""
+    n_more = slow.height - 1
+    says += f" and so do{'es' * (n_more == 1)} {units.counted(n_more, 'other')}" if n_more else ""
     return view.suspect(
         name,
         f"{says}; a typical other kernel on {gpu_name(device, 'The GPU')} does not"

@@ -154,7 +154,7 @@ def _suspect(view: View, grown: _Grown) -> Suspect:
         ],
     )
     more = [shorten(n) for n in grown.names if n != first]
-    listed = ", ".join(more[:3]) + (f" and {len(more) - 3} others" if len(more) > 3 else "")
+    listed = ", ".join(more[:3]) + (f" and {units.counted(len(more) - 3, 'other')}" if len(more) > 3 else "")
     together = f"; with {listed} it costs {units.duration(grown.lost_ns)} more per cycle" if more else ""
     return view.suspect(
         "slow_operator",
