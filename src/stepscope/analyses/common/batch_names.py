@@ -152,12 +152,12 @@ def plain_batches(names: Iterable[str]) -> dict[str, Batch]:
     >>> plain_batches(["encode", "decode"])
     {}
     """
-    found = {name: match for name in names if (match := _PLAIN.match(name))}
-    kinds = {match[1].lower() for match in found.values()}
-    if "prefill" not in kinds and not any(match[2] for match in found.values()):
+    matches = {name: match for name in names if (match := _PLAIN.match(name))}
+    kinds = {match[1].lower() for match in matches.values()}
+    if "prefill" not in kinds and not any(match[2] for match in matches.values()):
         return {}
     batches = {"prefill": Batch(_SOME, _NOTHING), "decode": Batch(_NOTHING, _SOME)}
-    return {name: batches[match[1].lower()] for name, match in found.items()}
+    return {name: batches[match[1].lower()] for name, match in matches.items()}
 
 
 def _vllm_part(requests: str, content: str) -> Part:
