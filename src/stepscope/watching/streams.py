@@ -63,7 +63,7 @@ class Stream:
         """The state that `to_dict` made. Raises an error of `BAD_STATE` if it is another."""
         model = ExpectedTime.from_json(json.dumps(state["model"]))
         numbers = [int(state[name]) for name in ("epoch", "n", "n_cycles")]
-        if not (0 <= numbers[0] < 1 << 63 and all(0 <= number < _MOST_CYCLES for number in numbers[1:])):
+        if not (0 <= numbers[0] < 1 << 64 and all(0 <= number < _MOST_CYCLES for number in numbers[1:])):
             raise ValueError("no stream has so many cycles")
         return Stream(model, StreamTest.from_dict(state["test"]), *numbers)
 
