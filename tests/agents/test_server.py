@@ -9,11 +9,13 @@ import os
 import sys
 from pathlib import Path
 
+import polars as pl
 import pytest
 from jsonschema import validate
 from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
+from stepscope.agents import server as server_module
 from stepscope.agents.answers import MOST_BYTES, SCHEMA
 from stepscope.agents.roots import Runs
 from stepscope.agents.server import server
@@ -92,6 +94,12 @@ def test_explain_leads_from_a_finding_to_its_longest_spans():
     assert [span["dur_ns"] for span in spans] == sorted((span["dur_ns"] for span in spans), reverse=True)
     assert explained["evidence"]["table"] == "operators"
     assert all(any(span[name] is not None for span in spans) for name in names)
+
+
+def test_where_no_name_is_known_the_longest_row_of_the_evidence_says_when():
+    rows = pl.DataFrame({"ts_ns": [5, 7, None], "dur_ns": [10, 20, 30]})
+    assert server_module._stretch_of(rows) == (7, 27)
+    assert server_module._stretch_of(rows.drop("ts_ns")) is None
 
 
 @pytest.mark.slow

@@ -206,7 +206,7 @@ def _stretch_of(frame: pl.DataFrame) -> tuple[int, int] | None:
     if frame.is_empty() or not {"ts_ns", "dur_ns"} <= set(frame.columns):
         return None
     longest = frame.drop_nulls(["ts_ns", "dur_ns"]).sort("dur_ns", descending=True).head(1)
-    return longest.select("ts_ns", pl.col("ts_ns") + pl.col("dur_ns")).row(0) if longest.height else None
+    return longest.select("ts_ns", end_ns=pl.col("ts_ns") + pl.col("dur_ns")).row(0) if longest.height else None
 
 
 def _spans(run: Run, names: Sequence[str], stretch: tuple[int, int] | None, missing: _Missing) -> dict[str, Any]:

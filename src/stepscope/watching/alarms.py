@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
+from stepscope.watching.expected_time import MOST_LOG
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -34,7 +36,7 @@ _LEARNT_BLOCKS, _MARGIN, _EARLY_GROWTH = 20, 0.05, 1.1
 _CHUNK, _HELD = 32, 32
 #: From so many blocks beyond it the limit is counted; at the most it is forgotten what half of the blocks said.
 _COUNTED, _MOST = 8.0, 64.0
-_TOP = 512
+_TOP, _LEAST_TOP = 512, 10
 #: Shapes of the tail that extrapolation allows, and the least excess in a tail.
 _SHAPES, _LEAST_EXCESS = (0.0, 0.5), 1e-4
 #: A single stall is worth an alarm if it is so many times what a level must be.
@@ -208,13 +210,44 @@ class StreamTest:
 
     @staticmethod
     def from_dict(state: Mapping[str, Any]) -> StreamTest:
-        """The state that `to_dict` made. Raises `KeyError`, `TypeError` or `ValueError` if it is another."""
-        tails: dict[str, Any] = {
-            kind: Tail(**{**state[kind], **{name: tuple(map(float, state[kind][name])) for name in ("top", "held")}})
-            for kind in KINDS
-        }
-        lists: dict[str, Any] = {name: tuple(map(float, state[name])) for name in ("errors", "times")}
-        return replace(StreamTest(**tails), **lists, usual=float(state["usual"]), n_usual=int(state["n_usual"]))
+        """The state that `to_dict` made. Raises an error of `BAD_STATE` if it is another."""
+        new = StreamTest()
+        tails: dict[str, Any] = {kind: _tail_from(state[kind], getattr(new, kind)) for kind in KINDS}
+        lists: dict[str, Any] = {name: tuple(map(_log, state[name])) for name in ("errors", "times")}
+        if len(lists["errors"]) >= SLOW_CYCLES or len(lists["times"]) >= CREEP_CYCLES:
+            raise ValueError("a window is longer than it is")
+        n_usual = _whole(state["n_usual"], _USUAL + 1)
+        return replace(StreamTest(**tails), **lists, usual=_log(state["usual"]), n_usual=n_usual)
+
+
+def _tail_from(state: Mapping[str, Any], new: Tail) -> Tail:
+    """The tail that `asdict` made, of the kind of a new one. Raises an error of `BAD_STATE`."""
+    lists: dict[str, Any] = {name: tuple(map(_log, state[name])) for name in ("top", "held")}
+    logs: dict[str, Any] = {
+        name: state[name] if state[name] in (None, -math.inf) else _log(state[name])
+        for name in ("greatest", "early", "alarm", "counted", "early_before")
+    }
+    bounds = {"position": new.block, "chunk_position": _CHUNK, "since": (1 << 30) + 1}
+    places: dict[str, Any] = {name: _whole(state[name], bound) for name, bound in bounds.items()}
+    tail = replace(new, n=float(state["n"]), **lists, **logs, **places)
+    n_known = len(tail.top)
+    is_usable = n_known >= min(tail.n, _LEAST_TOP) and n_known <= _TOP and None not in (tail.greatest, tail.early)
+    if not (0 <= tail.n < math.inf and is_usable and list(tail.top) == sorted(tail.top, reverse=True)):
+        raise ValueError("no such tail is learnt")
+    return tail
+
+
+def _log(value: Any) -> float:
+    """A logarithm of a ratio or of a time in ns."""
+    if not abs(number := float(value)) <= 2 * MOST_LOG:
+        raise ValueError("no ratio is so large")
+    return number
+
+
+def _whole(value: Any, bound: int) -> int:
+    if not 0 <= (number := int(value)) < bound:
+        raise ValueError("there is no such place")
+    return number
 
 
 def limits(test: StreamTest, rate: float) -> dict[str, float]:

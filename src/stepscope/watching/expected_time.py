@@ -42,6 +42,9 @@ _ROUNDS = 15
 #: Residuals of so many scales count half.
 _HALF_WEIGHT = 2.0
 _LEAST_SCALE = 1e-4
+#: Logarithms that a state may hold are within this, and no time differs so much from what its work explains.
+MOST_LOG = 100.0
+_MOST_SUM = 1e30
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ class ExpectedTime:
 
     @staticmethod
     def from_json(text: str) -> ExpectedTime:
-        """The state that `to_json` wrote. Raises `ValueError` or `KeyError` if it is another text."""
+        """The state that `to_json` wrote. Raises an error of `BAD_STATE` if it is another text."""
         state = json.loads(text)
         model = ExpectedTime(
             information=_rows(state["information"]),
@@ -80,7 +83,20 @@ class ExpectedTime:
         sizes = {len(model.moments), len(model.information), *map(len, model.information)} - {0}
         if sizes - {_FEATURES} or {len(row) for row in model.pending} - {_FEATURES + 1}:
             raise ValueError("it is of another version")
+        sums = np.array([*model.moments, *(value for row in (*model.information, *model.pending) for value in row)])
+        logs = np.array([*model.recent, *model.errors])
+        if not ((np.abs(sums) <= _MOST_SUM).all() and (np.abs(logs) <= 2 * MOST_LOG).all()):
+            raise ValueError("no such numbers are learnt")
+        if (
+            model.information
+            and not np.isfinite(np.linalg.solve(np.array(model.information) + _PRIOR, model.moments)).all()
+        ):
+            raise ValueError("it has no solution")
         return model
+
+
+#: What `from_json` raises, and what else reads a state.
+BAD_STATE = (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError, np.linalg.LinAlgError)
 
 
 def _rows(values: list[list[float]]) -> tuple[tuple[float, ...], ...]:
@@ -147,7 +163,7 @@ def _residual(model: ExpectedTime, work: Floats, log_time: Floats) -> Floats:
         return np.full(len(log_time), np.nan)
     information = np.array(model.information) + _PRIOR
     spread = np.linalg.solve(information, work.T).T
-    residual = log_time - spread @ np.array(model.moments)
+    residual = np.clip(log_time - spread @ np.array(model.moments), -MOST_LOG, MOST_LOG)
     return np.where((spread * work).sum(axis=1) <= _MOST_LEVERAGE, residual, np.nan)
 
 
@@ -165,7 +181,7 @@ def _at_level(
     """What is expected where residuals are known, by their level; and the model that has these."""
     error = residual - level
     margins = np.quantile(model.errors, [(1 - coverage) / 2, (1 + coverage) / 2]) if model.errors else [np.nan] * 2
-    expected = np.exp(log_time - error)
+    expected = np.exp(np.minimum(log_time - error, MOST_LOG))
     after = replace(
         model,
         recent=(model.recent + tuple(residual[~np.isnan(residual)].tolist()))[-LEVEL_CYCLES:],
