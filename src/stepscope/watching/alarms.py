@@ -15,7 +15,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import polars as pl
+
+from stepscope.watching.medians import last_medians
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -282,7 +283,7 @@ def _alarms_of_part(
     n = np.arange(len(error))
     stall = collect("stall", error, n, math.log1p(_STALL * least))
     recent = np.concatenate([test.errors, error])
-    medians = pl.Series(recent).rolling_median(SLOW_CYCLES).to_numpy()[len(test.errors) :]
+    medians = last_medians(test.errors, error, SLOW_CYCLES, SLOW_CYCLES)
     full = ~np.isnan(medians)
     slow = collect("slow", medians[full], n[full], max(floor, _spread(test)))
     times = np.concatenate([test.times, log_time])
