@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import subprocess
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -49,6 +51,12 @@ def test_a_job_that_has_no_steps_any_more_is_over(tmp_path, monkeypatch, steps, 
     assert not source.is_over()
     now[0] += 1
     assert source.is_over()
+
+
+@pytest.mark.parametrize(("free", "status"), [(0, "the disk of run is full, so its steps cannot be read"), (10**6, "")])
+def test_a_full_disk_is_said(monkeypatch, free, status):
+    monkeypatch.setattr(job_source.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    assert JobSource(Job(Path("run"))).status() == status
 
 
 def _alarmed(folder):

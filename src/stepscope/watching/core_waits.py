@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 #: Part of the longer step that longer waits must explain.
-_MOST = 0.5
+_MOST = 0.7
 #: A smaller change of the step needs no cause. Fewer steps before say nothing.
 _LEAST_CHANGE, _LEAST_STEPS = 0.05, 10
 #: A sample is of the time since the one before, at most so long.

@@ -7,6 +7,7 @@ At an alarm the recording, if it keeps the last seconds, dumps them with a profi
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -37,6 +38,8 @@ _GONE_S, _NEVER_S = 5.0, 65.0
 _OF_THE_MACHINE = ("cpu_contention", "cpu_frequency", "gpu_frequency")
 _ONLY_WHEN = ("none", "slow_tail", "periodic_work")
 _DUMP_S, _COMPARE_S = 120.0, 300.0
+#: Bytes without which a disk is full.
+_ROOM = 4096
 _FIELDS = ("category", "certainty", "statement", "rank", "explained_ns", "gain", "evidence", "advice")
 #: Steps that are remembered, of each process; how many of them are the slow ones of each kind of alarm.
 _HISTORY, _SLOW = 8192, {"stall": 1, "slow": 20, "creep": 64}
@@ -89,8 +92,12 @@ class JobSource:
         recent.extend(map(Step, ends_s.tolist(), new.times_ns, new.counts))
 
     def status(self) -> str:
-        """Nothing: a job says no more than its steps."""
-        return ""
+        """That the disk of the recording is full, if it is: a job keeps its steps until there is room."""
+        try:
+            is_full = shutil.disk_usage(self._job.folder).free < _ROOM
+        except OSError:
+            return ""
+        return f"the disk of {self._job.folder} is full, so its steps cannot be read" if is_full else ""
 
     def cause(self, alarm: dict[str, Any]) -> dict[str, Any]:
         """The cause by a dump, and its comparison with the minute before and the job's first steps: takes minutes."""
