@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _LONGEST = 2_000
 #: Letters of a name where there is room, in one of two columns of the page, and where the page is narrow.
-_NAME, _HALF, _NARROW = 52, 32, 22
+_NAME, _HALF, _NARROW = 52, 27, 22
 #: A function with its parameters, as in 'reduce(float*, int)'.
 _FUNCTION = re.compile(r"[\w:~]+\(")
 
@@ -146,7 +146,7 @@ def _text_cell(whole: str, text: str, half: str, short: str) -> Cell:
 
 
 def _is_name(text: str) -> bool:
-    if " ← " in text:  # a stack
+    if " ← " in text or " ~ " in text:  # a stack, a change of predict
         return False
     is_name = "::" in text or "<" in text or " " not in text or _FUNCTION.match(text) is not None
     return is_name and not text.startswith(("[", "→"))
