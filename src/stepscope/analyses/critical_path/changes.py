@@ -197,7 +197,7 @@ _CHANGE = re.compile(r"\s*(?P<subject>[a-z]+)\s*(?P<name>.*?)\s*:\s*(?P<change>[
 _TIMES = re.compile(r"(?P<times>\d+(?:\.\d*)?|\.\d+)\s*(?:x|×)")
 #: Words for a factor of 0.
 _GONE = ("removed", "free", "hidden")
-_CHANGE_HINT = "write it as in 'class gemm: 2x' or 'loader: hidden'; stepscope predict --help lists subjects"
+_CHANGE_HINT = f"write it as in 'class gemm: 2x' or 'loader: hidden'; subjects are {', '.join(SUBJECTS)}"
 
 
 @dataclass(frozen=True, slots=True)
