@@ -29,6 +29,8 @@ PAGE = Path(__file__).parents[1] / "docs" / "fault-lab.md"
 BEGIN, END = "<!-- gymnasium -->", "<!-- end of gymnasium -->"
 #: Steps of a run of each job: a few seconds on an idle core.
 STEPS = {"image": 110, "transformer": 110, "recurrent": 110, "server": 150, "pool": 150, "jax": 200}
+#: Steps that are profiled: fewer of the job whose steps have most operators, so that recordings stay small.
+PROFILED = {"recurrent": "5:11"}
 #: Runs without a fault of each job: while nothing else runs, and while a neighbour computes now and then.
 HEALTHY, LOADED = 5, 2
 #: So many calm ones of each job are recorded before runs with faults.
@@ -160,6 +162,7 @@ def record(out: Path, run: Run, python: str) -> None:
     """Record a run. A neighbour of a loaded run computes for 0.3 s of each second."""
     seed = random.Random(run.name).randrange(1 << 16)
     words = [sys.executable, "-m", "stepscope", "record", "-o", str(out / run.name), "--force", "--stacks"]
+    words += ["--steps", PROFILED[run.job]] if run.job in PROFILED else []
     job = [python, str(JOB), run.job, "--steps", str(STEPS[run.job]), "--seed", str(seed)]
     if not run.is_healthy:
         job += ["--fault", *run.faults, "--severity", str(run.number)]

@@ -265,7 +265,6 @@ def transformer(trouble: Trouble, n_steps: int, seed: int) -> None:  # noqa: C90
 
     model = Model()
     learner = torch.optim.AdamW(model.parameters(), foreach=not trouble.is_("slow_optimizer"))
-    scale = torch.compile(lambda x, n: (x * n).tanh() + x, backend="aot_eager", dynamic=False)
     for n in range(n_steps):
         if trouble.is_("slow_data"):
             time.sleep(trouble.of("slow_data") / 1000)
@@ -275,6 +274,7 @@ def transformer(trouble: Trouble, n_steps: int, seed: int) -> None:  # noqa: C90
         if trouble.is_("recompile"):
             if n % int(trouble.of("recompile")) == 0:
                 torch.compiler.reset()
+                scale = torch.compile(lambda x, n: (x * n).tanh() + x, backend="aot_eager", dynamic=False)
             scale(logits[0], 2)
         F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()).backward()
         for _ in range(int(trouble.of("slow_optimizer"))):
