@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from stepscope.comparison import Observation
 
 #: A faulty run is compared with so many healthy ones, those recorded next to it.
-N_BASE = 2
+N_BASE = 3
 #: Jobs whose recordings were looked at when rules were written or mended.
 SEEN: tuple[str, ...] = ("jax",)
 #: What begins the verdict on recordings that compare refuses.
