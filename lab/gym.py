@@ -28,7 +28,7 @@ JOB = Path(__file__).with_name("gym_jobs.py")
 PAGE = Path(__file__).parents[1] / "docs" / "fault-lab.md"
 BEGIN, END = "<!-- gymnasium -->", "<!-- end of gymnasium -->"
 #: Steps of a run of each job: a few seconds on an idle core.
-STEPS = {"image": 110, "transformer": 110, "recurrent": 110, "server": 150, "pool": 150, "jax": 200}
+STEPS = {"image": 110, "transformer": 200, "recurrent": 110, "server": 150, "pool": 150, "jax": 200}
 #: Steps that are profiled: fewer of the job whose steps have most operators, so that recordings stay small.
 PROFILED = {"recurrent": "5:11"}
 #: Runs without a fault of each job: while nothing else runs, and while a neighbour computes now and then.

@@ -366,6 +366,7 @@ class Comparison:
             them. It decides where it is known, since it rests on many more steps. The parts, effects and causes are
             those of the profiled steps.
         typical_step: as `step_time`, without the longest and shortest tenth of the cycles; None if there are under ten.
+            Of whole runs it may be the faster half of their stretches, if nothing else proves a change.
     """
 
     verdict: Verdict
