@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepscope.watching.medians import last_medians
-
 from stepscope.watching.expected_time import MOST_LOG
+from stepscope.watching.medians import last_medians
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
