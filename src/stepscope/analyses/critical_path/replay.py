@@ -51,6 +51,7 @@ from stepscope.analyses.critical_path.work import (
 )
 from stepscope.core.intervals import Bools, Intervals, Ints, covered
 from stepscope.core.names import kernel_class, map_names
+from stepscope.core.schema import DEVICES, OPS
 
 Edges = tuple[Ints, Ints, Floats]  # from, to, how long after
 #: How often lengths of computation follow from where communication runs, which follows from them, at most; and the
@@ -223,7 +224,7 @@ class Graph:
 class Program:
     """A recorded program: its host threads, its device work, and what each waited for.
 
-    `known` is what each change that was asked before concerns.
+    `ops` and `devices` are those tables of the trace. `known` is what each change that was asked before concerns.
     """
 
     spans: pl.DataFrame
@@ -237,6 +238,8 @@ class Program:
     graph: Graph
     loader_known: dict[int, bool]  # threads with a loader that has workers, and whether its pace is known
     known: dict[object, tuple[Bools, list[Intervals]]] = field(default_factory=dict, compare=False)
+    ops: pl.DataFrame = field(default_factory=OPS.empty)
+    devices: pl.DataFrame = field(default_factory=DEVICES.empty)
 
     @cached_property
     def classes(self) -> NDArray[np.str_]:
