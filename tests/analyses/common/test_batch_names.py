@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from stepscope.analyses.common.batch_names import Batch, Part, batch_of
+from stepscope.analyses.common.batch_names import Batch, Part, batch_of, is_sampling
 
 NONE = Part(0, 0, 0, 0, 0)
 
@@ -47,3 +49,11 @@ def test_a_batch_is_prefill_decode_or_both():
 def test_tokens_are_unknown_if_those_of_one_part_are():
     assert batch_of("executeStep: 2 ctx reqs, 3 gen reqs").tokens is None
     assert batch_of("executeStep: 0 ctx reqs, 3 gen reqs").tokens == 3
+
+
+@pytest.mark.parametrize("name", ["step[DECODE " + "a=111111111111111" * 12 + "!", "prefill[" + "b1=1" * 400])
+def test_a_name_that_is_nearly_one_of_a_batch_costs_no_time(name):
+    began = time.process_time()
+    assert batch_of(name) is None
+    assert is_sampling("apply_" * 500_000) is False
+    assert time.process_time() - began < 1

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 from path_traces import MAIN, PATH_TRACKS, US, Row, spans_of
@@ -60,3 +62,11 @@ def test_two_bursts_do_not_tell_the_number_of_workers():
 def test_many_bursts_of_the_same_length_tell_the_pace():
     _, known = limits_of(*BURST * 6)
     assert known == {0: True}
+
+
+def test_many_fetches_and_many_threads_cost_no_time_each():
+    rows = [Row(MAIN, 2_000 * i, 900 + i % 7, NEXT, "dataloader") for i in range(20_000)]
+    began = time.process_time()
+    spans = spans_of(*rows)
+    loader_limits(spans, host_threads(spans, PATH_TRACKS))
+    assert time.process_time() - began < 3
