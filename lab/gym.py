@@ -1,43 +1,46 @@
 """The gymnasium: six kinds of job with faults of three severities, recorded as a user would, and what compare says.
 
     python lab/gym.py record OUT [--python PYTHON_WITH_TORCH] [--minutes 30] [--severities 2 1]
-    python lab/gym.py score OUT [--write]
+    python lab/gym.py score [OUT] [--write]
 
-`record` makes the recordings that OUT does not have yet, in an order drawn by chance. `score` compares each faulty run
-with two healthy ones of its job, and the healthy ones with each other, and prints a table. Rules have no thresholds
-that are fitted to recordings, but some were written while runs of the jobs in `SEEN` were looked at: these are scored
-apart from those that no rule has seen.
+`record` makes the recordings that OUT does not have yet, so that the first so many have all jobs and faults alike.
+`score` (see `gym_scores.py`) compares each faulty run with two healthy ones of its job, and the healthy ones with each
+other, and prints tables; without OUT it takes the recordings that are packed beside this file (`gym_pack.py`).
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
+import atexit
 import json
 import os
-import platform
 import random
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+PACKED = Path(__file__).with_name("recordings")
 JOB = Path(__file__).with_name("gym_jobs.py")
 PAGE = Path(__file__).parents[1] / "docs" / "fault-lab.md"
 BEGIN, END = "<!-- gymnasium -->", "<!-- end of gymnasium -->"
 #: Steps of a run of each job: a few seconds on an idle core.
-STEPS = {"image": 110, "transformer": 110, "recurrent": 110, "server": 150, "pool": 150, "jax": 200}
+STEPS = {"image": 110, "transformer": 200, "recurrent": 110, "server": 150, "pool": 150, "jax": 200}
+#: Steps that are profiled: fewer of the job whose steps have most operators, so that recordings stay small.
+PROFILED = {"recurrent": "5:11"}
 #: Runs without a fault of each job: while nothing else runs, and while a neighbour computes now and then.
 HEALTHY, LOADED = 5, 2
-N_BASE = 2
-#: Jobs whose recordings were looked at when rules were written or mended.
-SEEN = ("jax",)
-#: What begins the verdict on recordings that compare refuses.
-FAILED = "failed"
-#: A fault counts as one that matters from this change of the step on, and as a small one from this.
-MATTERS, SMALL = 0.10, 0.03
+#: Starts a command as two ranks, without the agent of torchrun, which takes as long to start as they.
+_TWO_RANKS = """
+export WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29517
+RANK=1 LOCAL_RANK=1 "$@" &
+RANK=0 LOCAL_RANK=0 "$@" && wait $!
+"""
+#: So many calm ones of each job are recorded before runs with faults.
+N_FIRST = 3
 
 
 @dataclass(frozen=True)
@@ -80,9 +83,21 @@ FAULTS = {
 }
 
 
+#: Two faults at once, of the second severity, which cost different time.
+MIXED = {
+    "image": ("fsync+checkpoint", "layout+fsync", "tiny_syncs+slow_tail", "lock+layout"),
+    "transformer": ("garbage+fsync", "tiny_syncs+checkpoint", "slow_data+garbage", "layout+fsync", "logging+slow_tail"),
+    "recurrent": ("garbage+fsync", "logging+checkpoint", "float64+garbage"),
+    "server": ("layout+fsync", "tiny_syncs+lock"),
+    "pool": ("garbage+fsync", "sleep+checkpoint", "garbage+slow_tail"),
+    "jax": ("garbage+fsync", "sleep+garbage", "tiny_syncs+checkpoint", "logging+fsync"),
+}
+MIXED_SEVERITY = 2
+
+
 @dataclass(frozen=True)
 class Run:
-    """One recording: a job, its fault ("none", or "load" while a neighbour computes), a severity or a number."""
+    """One recording: a job, its fault ("none", "load" while a neighbour computes, "a+b"), a severity or a number."""
 
     job: str
     fault: str
@@ -92,6 +107,11 @@ class Run:
     def name(self) -> str:
         """Of its folder."""
         return f"{self.job}.{self.fault}.{self.number}"
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """Its faults: one, or two that are mixed."""
+        return () if self.is_healthy else tuple(self.fault.split("+"))
 
     @property
     def is_healthy(self) -> bool:
@@ -110,6 +130,34 @@ def faulty(severities: list[int]) -> list[Run]:
     return [Run(job, name, hard) for hard in severities for name, fault in FAULTS.items() for job in fault.jobs]
 
 
+def mixed() -> list[Run]:
+    """Runs with two faults."""
+    return [Run(job, both, MIXED_SEVERITY) for job, rows in MIXED.items() for both in rows]
+
+
+def in_order(severities: list[int], seed: int) -> list[Run]:
+    """All runs, so that the first so many have all jobs and faults alike.
+
+    The last healthy runs come between those with faults of the first severity, so that a machine whose speed drifts is
+    as slow for them.
+    """
+    chance = random.Random(seed)
+    first: list[Run] = []
+    later: list[Run] = []
+    for run in healthy():
+        (first if run.number < (N_FIRST if run.fault == "none" else 1) else later).append(run)
+    order = [*first]
+    for severity in severities:
+        rest = faulty([severity])
+        chance.shuffle(rest)
+        every = max(len(rest) // max(len(later), 1), 1)
+        for i, run in enumerate(rest):
+            order += [run, *(later[:1] if i % every == 0 else [])]
+            later = later[1:] if i % every == 0 else later
+        order += mixed() if severity == severities[0] else []
+    return [*order, *later]
+
+
 def is_there(out: Path, run: Run) -> bool:
     """Whether it was recorded to its end."""
     meta = out / run.name / "meta.json"
@@ -120,11 +168,12 @@ def record(out: Path, run: Run, python: str) -> None:
     """Record a run. A neighbour of a loaded run computes for 0.3 s of each second."""
     seed = random.Random(run.name).randrange(1 << 16)
     words = [sys.executable, "-m", "stepscope", "record", "-o", str(out / run.name), "--force", "--stacks"]
+    words += ["--steps", PROFILED[run.job]] if run.job in PROFILED else []
     job = [python, str(JOB), run.job, "--steps", str(STEPS[run.job]), "--seed", str(seed)]
     if not run.is_healthy:
-        job += ["--fault", run.fault, "--severity", str(run.number)]
+        job += ["--fault", *run.faults, "--severity", str(run.number)]
     if run.job == "recurrent":
-        job = [python, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--no-python", *job]
+        job = ["sh", "-c", _TWO_RANKS, "sh", *job]
     environment = {**os.environ, "OMP_NUM_THREADS": "1" if run.job == "recurrent" else "2"}
     neighbour = None
     if run.fault == "load":
@@ -143,17 +192,7 @@ def record(out: Path, run: Run, python: str) -> None:
 def make(given: argparse.Namespace) -> None:
     """Record what is missing, until the time is over."""
     end = time.monotonic() + 60 * given.minutes
-    first, rest = healthy(), faulty(given.severities)
-    random.Random(given.seed).shuffle(rest)
-    # Healthy runs come between the others, so that a machine whose speed drifts is as slow for them.
-    every = max(len(rest) // len(first), 1)
-    order = [*first[: 3 * len(STEPS)]]
-    later = first[3 * len(STEPS) :]
-    for i, run in enumerate(rest):
-        order.append(run)
-        if i % every == 0 and later:
-            order.append(later.pop(0))
-    for run in [*order, *later]:
+    for run in in_order(given.severities, given.seed):
         if time.monotonic() > end:
             break
         if (not given.only or run.job in given.only or run.fault in given.only) and not is_there(given.out, run):
@@ -163,103 +202,18 @@ def make(given: argparse.Namespace) -> None:
             print(f"{run.name}: {state}, {time.monotonic() - began:.0f} s", flush=True)
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What compare said of a run against others."""
+def unpacked(out: Path) -> Path:
+    """The folder of the recordings: that of the packed ones if it has packed files, which are unpacked first."""
+    import gym_pack
 
-    run: Run
-    base: str
-    verdict: str
-    change: float
-    causes: tuple[str, ...]
-
-    @property
-    def is_compared(self) -> bool:
-        """Whether the recordings could be compared at all."""
-        return not self.verdict.startswith(FAILED)
-
-    @property
-    def is_named(self) -> bool:
-        """Whether the first cause is right."""
-        return self.causes[:1] != () and self.causes[0] in FAULTS[self.run.fault].causes
-
-    @property
-    def is_among_two(self) -> bool:
-        """Whether one of the first two is."""
-        return any(cause in FAULTS[self.run.fault].causes for cause in self.causes[:2])
-
-    @property
-    def is_accused(self) -> bool:
-        """Whether a healthy run is said to have a cause; under load, another one than contention."""
-        return (
-            any(cause != "cpu_contention" for cause in self.causes) if self.run.fault == "load" else self.causes != ()
-        )
-
-
-def compared(out: Path, run: Run, bases: list[Run]) -> Answer:
-    """Compare a run with others of its job."""
-    words = ["--base", *(str(out / base.name) for base in bases), "--other", str(out / run.name), "--format", "json"]
-    command = [sys.executable, "-m", "stepscope", "compare", *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    label = " ".join(str(base.number) for base in bases)
-    if done.returncode not in {0, 3}:
-        return Answer(run, label, f"{FAILED}: " + (done.stderr.strip().splitlines() or ["?"])[0][:60], 0.0, ())
-    document = json.loads(done.stdout)
-    ratio = (document.get("step_time") or {}).get("delta_ratio") or 0.0
-    return Answer(run, label, document["verdict"], ratio, tuple(cause["category"] for cause in document["causes"]))
-
-
-def answers(given: argparse.Namespace) -> list[Answer]:
-    """Of all recordings: healthy ones with each other, one way, and faulty ones with two healthy ones."""
-    out, wanted = given.out, []
-    every = [run for run in [*healthy(), *faulty([1, 2, 3])] if is_there(out, run)]
-    for job in given.only or STEPS:
-        mine = [run for run in every if run.job == job]
-        calm = [run for run in mine if run.fault == "none"]
-        if len(calm) > N_BASE:
-            wanted += [(run, calm[:N_BASE]) for run in mine if not run.is_healthy]
-        wanted += [(other, [one]) for one, other in itertools.combinations(calm, 2)]
-        wanted += [(run, [one]) for run in mine if run.fault == "load" for one in calm]
-    wanted = [row for row in wanted if not given.faults or row[0].fault in given.faults]
-    with ThreadPoolExecutor(given.jobs) as pool:
-        return list(pool.map(lambda row: compared(out, *row), wanted))
-
-
-def share(rows: list[bool]) -> str:
-    """How many are true."""
-    return f"{sum(rows)} of {len(rows)}" + (f" ({100 * sum(rows) / len(rows):.0f} %)" if rows else "")
-
-
-def table(found: list[Answer]) -> str:
-    """A row for each job, and the misses."""
-    heads = (
-        "job",
-        "faults recorded",
-        f"≥ {MATTERS:.0%}: first",
-        "among two",
-        f"{SMALL:.0%} to {MATTERS:.0%}: first",
-        "healthy accused",
-        "loaded accused",
-    )
-    lines = [f"| {' | '.join(line)} |" for line in (heads, ("---",) * len(heads))]
-    groups = {job: (job,) for job in STEPS}
-    groups |= {"not looked at": tuple(job for job in STEPS if job not in SEEN), "all": tuple(STEPS)}
-    for name, jobs in groups.items():
-        mine = [a for a in found if a.run.job in jobs and a.is_compared]
-        bad = [a for a in mine if not a.run.is_healthy]
-        n_bad = sum(a.run.job in jobs and not a.run.is_healthy for a in found)
-        large, small = [a for a in bad if a.change >= MATTERS], [a for a in bad if SMALL <= a.change < MATTERS]
-        kinds = [[a.is_accused for a in mine if a.run.fault == kind] for kind in ("none", "load")]
-        first, two = [a.is_named for a in large], [a.is_among_two for a in large]
-        shares = [share(rows) for rows in (first, two, [a.is_named for a in small], *kinds)]
-        lines.append(f"| {' | '.join((name, f'{n_bad}, {len(bad)} compared', *shares))} |")
-    misses = [a for a in found if (a.is_accused if a.run.is_healthy else not a.is_named)]
-    lines += ["", "| not right | severity or number | change | wanted | said |", "| --- | --- | --- | --- | --- |"]
-    for a in misses:
-        wanted = "nothing" if a.run.is_healthy else FAULTS[a.run.fault].causes[0]
-        said = ", ".join(a.causes) or a.verdict
-        lines.append(f"| {a.run.job}: {a.run.fault} | {a.run.number} | {a.change:+.0%} | {wanted} | {said} |")
-    return "\n".join(lines)
+    files = sorted(out.glob("*.tar.xz"))
+    if not files:
+        return out
+    folder = Path(tempfile.mkdtemp(prefix="gymnasium-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    for file in files:
+        gym_pack.unpack(file, folder)
+    return folder
 
 
 def write(text: str) -> None:
@@ -273,7 +227,7 @@ def main() -> None:
     """Record, or score."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("record", "score"))
-    parser.add_argument("out", type=Path)
+    parser.add_argument("out", type=Path, nargs="?", default=PACKED)
     parser.add_argument("--python", default=sys.executable, help="a Python that has torch, JAX and stepscope")
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--severities", nargs="*", type=int, default=[2, 1, 3])
@@ -288,14 +242,13 @@ def main() -> None:
     if given.what == "record":
         make(given)
         return
-    found = answers(given)
+    import gym_scores
+
+    found = gym_scores.answers(unpacked(given.out), given.only or STEPS, given.faults or (), given.jobs)
     for a in found:
-        good = not a.is_accused if a.run.is_healthy else a.is_named
-        print(
-            f"{' ' if good else '✗'} {a.run.name:28} {a.base:4} {a.change:+7.1%} {a.verdict:14} {', '.join(a.causes)}"
-        )
-    machine = f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores, Python {platform.python_version()}."
-    text = f"{table(found)}\n\n{machine}"
+        names = ", ".join(a.names)
+        print(f"{' ' if a.is_right else '✗'} {a.run.name:34} {a.base:6} {a.change:+7.1%} {a.verdict:14} {names}")
+    text = gym_scores.page(found)
     print(text)
     if given.write:
         write(text)

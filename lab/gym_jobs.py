@@ -68,11 +68,10 @@ while True:
 
 
 class Trouble:
-    """A fault of any job: what it does from the start, and what after each step."""
+    """The faults of a job, mostly one: what they do from the start, and what after each step."""
 
-    def __init__(self, fault: str, severity: int, seed: int) -> None:
-        self.fault = fault
-        self.hard = HARD[fault][severity - 1] if fault != NONE else 0.0
+    def __init__(self, faults: list[str], severity: int, seed: int) -> None:
+        self.hard = {fault: HARD[fault][severity - 1] for fault in faults if fault != NONE}
         self.chance = random.Random(seed)
         self.n = 0
         self.kept: list[Any] = []
@@ -84,24 +83,20 @@ class Trouble:
         self.neighbours: list[subprocess.Popen[bytes]] = []
 
     def of(self, fault: str, otherwise: float = 0.0) -> float:
-        """How hard this fault is, if it is the one."""
-        return self.hard if fault == self.fault else otherwise
+        """How hard this fault is, if the job has it."""
+        return self.hard.get(fault, otherwise)
 
-    def is_(self, fault: str) -> bool:
-        """Whether this is the fault."""
-        return fault == self.fault
+    def is_(self, *faults: str) -> bool:
+        """Whether the job has one of these faults."""
+        return any(fault in self.hard for fault in faults)
 
     def begin(self) -> None:
         """What goes on beside the job."""
-        program = {"core_hogs": BUSY, "bandwidth": STREAM}.get(self.fault)
-        if program:
-            for _ in range(int(self.hard)):
-                self.neighbours.append(
-                    subprocess.Popen([sys.executable, "-S" if program is BUSY else "-s", "-c", program], env=plain())
-                )
-        if self.is_("gil_hog"):
-            for _ in range(int(self.hard)):
-                threading.Thread(target=count, daemon=True).start()
+        for fault, option, program in (("core_hogs", "-S", BUSY), ("bandwidth", "-s", STREAM)):
+            for _ in range(int(self.of(fault))):
+                self.neighbours.append(subprocess.Popen([sys.executable, option, "-c", program], env=plain()))
+        for _ in range(int(self.of("gil_hog"))):
+            threading.Thread(target=count, daemon=True).start()
         if self.is_("lock"):
             threading.Thread(target=self._hold, daemon=True).start()
         if self.is_("logging"):
@@ -118,40 +113,40 @@ class Trouble:
         """Holds the lock that each step needs, as a thread that saves or reports while it holds it."""
         while True:
             with self.lock:
-                time.sleep(self.hard / 1000)
+                time.sleep(self.of("lock") / 1000)
             time.sleep(0.001)
 
     def after_step(self) -> None:  # noqa: C901  one branch a fault
         """What goes wrong in each step."""
         self.n += 1
         if self.is_("fsync"):
-            for _ in range(int(self.hard)):
+            for _ in range(int(self.of("fsync"))):
                 self.file.write(self.block)
                 self.file.flush()
                 os.fsync(self.file.fileno())
-        elif self.is_("garbage"):
-            for _ in range(int(self.hard)):
+        if self.is_("garbage"):
+            for _ in range(int(self.of("garbage"))):
                 itself: list[Any] = []
                 itself.append(itself)
                 self.kept.append(itself)
-            del self.kept[: -4 * int(self.hard)]
-        elif self.is_("memory_growth"):
-            self.kept.append(bytearray(os.urandom(1 << 10) * int(self.hard * 1024)))
-        elif self.is_("checkpoint") and self.n % 12 == 0:
-            work_for(self.hard)
-        elif self.is_("slow_tail") and self.chance.random() < 0.04:
-            time.sleep(self.hard / 1000 * self.chance.uniform(0.7, 1.3))
-        elif self.is_("growing"):
-            self.kept.extend(range(int(self.hard)))
+            del self.kept[: -4 * int(self.of("garbage"))]
+        if self.is_("memory_growth"):
+            self.kept.append(bytearray(os.urandom(1 << 10) * int(self.of("memory_growth") * 1024)))
+        if self.is_("checkpoint") and self.n % 12 == 0:
+            work_for(self.of("checkpoint"))
+        if self.is_("slow_tail") and self.chance.random() < 0.04:
+            time.sleep(self.of("slow_tail") / 1000 * self.chance.uniform(0.7, 1.3))
+        if self.is_("growing"):
+            self.kept.extend(range(int(self.of("growing"))))
             sum(x & 1 for x in self.kept)
-        elif self.is_("lock"):
+        if self.is_("lock"):
             with self.lock:
                 pass
-        elif self.is_("logging"):
-            for i in range(int(self.hard)):
-                self.log.debug("step %d value %d of %s", self.n, i, self.fault)
-        elif self.is_("sleep"):
-            time.sleep(self.hard / 1000)
+        if self.is_("logging"):
+            for i in range(int(self.of("logging"))):
+                self.log.debug("step %d value %d of %s", self.n, i, "logging")
+        if self.is_("sleep"):
+            time.sleep(self.of("sleep") / 1000)
 
 
 def plain() -> dict[str, str]:
@@ -195,7 +190,7 @@ def image(trouble: Trouble, n_steps: int, seed: int) -> None:
             for _ in range(int(trouble.of("slow_decode"))):
                 picture = picture.sort(-1).values.flip(-1).sqrt()
             if trouble.is_("slow_data"):
-                time.sleep(trouble.hard / 1000)
+                time.sleep(trouble.of("slow_data") / 1000)
             return picture, i % 10
 
     def block(n_in: int, n_out: int) -> nn.Sequential:
@@ -213,7 +208,7 @@ def image(trouble: Trouble, n_steps: int, seed: int) -> None:
     if trouble.is_("float64"):
         model.double()
     learner = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
-    workers = 1 if trouble.fault in ("slow_data", "slow_decode") else 2
+    workers = 1 if trouble.is_("slow_data", "slow_decode") else 2
     loader = torch.utils.data.DataLoader(Images(), batch, num_workers=workers, prefetch_factor=4)
     for loaded, labels in loader:
         pictures = loaded.double() if trouble.is_("float64") else loaded
@@ -234,7 +229,7 @@ def swapped_twice(pictures: Any) -> Any:
 def read_values(trouble: Trouble, model: Any) -> None:
     """Single values that somebody wants to see after each step."""
     if trouble.is_("tiny_syncs"):
-        for i in range(int(trouble.hard)):
+        for i in range(int(trouble.of("tiny_syncs"))):
             next(model.parameters()).detach().flatten()[i % 8].item()
 
 
@@ -270,16 +265,16 @@ def transformer(trouble: Trouble, n_steps: int, seed: int) -> None:  # noqa: C90
 
     model = Model()
     learner = torch.optim.AdamW(model.parameters(), foreach=not trouble.is_("slow_optimizer"))
-    scale = torch.compile(lambda x, n: (x * n).tanh() + x, backend="aot_eager", dynamic=False)
     for n in range(n_steps):
         if trouble.is_("slow_data"):
-            time.sleep(trouble.hard / 1000)
+            time.sleep(trouble.of("slow_data") / 1000)
         tokens = torch.randint(0, words, (batch, length + 1))
         learner.zero_grad()
         logits = model(tokens[:, :-1])
         if trouble.is_("recompile"):
-            if n % int(trouble.hard) == 0:
+            if n % int(trouble.of("recompile")) == 0:
                 torch.compiler.reset()
+                scale = torch.compile(lambda x, n: (x * n).tanh() + x, backend="aot_eager", dynamic=False)
             scale(logits[0], 2)
         F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()).backward()
         for _ in range(int(trouble.of("slow_optimizer"))):
@@ -317,7 +312,7 @@ def recurrent(trouble: Trouble, n_steps: int, seed: int) -> None:
         learner.zero_grad()
         for part in range(2):
             if trouble.is_("slow_data"):
-                time.sleep(trouble.hard / 1000)
+                time.sleep(trouble.of("slow_data") / 1000)
             x = torch.rand(batch, length, width, dtype=kind)
             if part == 0:
                 with model.no_sync():
@@ -326,11 +321,11 @@ def recurrent(trouble: Trouble, n_steps: int, seed: int) -> None:
                 (model(x) - x).square().mean().backward()
         if trouble.is_("slow_rank") and rank == 1:
             y = torch.rand(128, 128)
-            for _ in range(int(trouble.hard)):
+            for _ in range(int(trouble.of("slow_rank"))):
                 y = torch.tanh(y @ y)
         learner.step()
         read_values(trouble, model)
-        if rank == 0 or trouble.fault not in ("fsync", "checkpoint", "slow_tail"):
+        if rank == 0 or not trouble.is_("fsync", "checkpoint", "slow_tail"):
             trouble.after_step()
     distributed.barrier()
     distributed.destroy_process_group()
@@ -412,7 +407,7 @@ def pool(trouble: Trouble, n_steps: int, seed: int) -> None:
         for _ in range(n_steps):
             pieces = [(text[i::4], message, trouble.of("slow_data")) for i in range(4)]
             found = processes.map(clean, pieces, chunksize=1)
-            trouble.kept[:] = trouble.kept if trouble.fault in ("garbage", "memory_growth", "growing") else found[:1]
+            trouble.kept[:] = trouble.kept if trouble.is_("garbage", "memory_growth", "growing") else found[:1]
             trouble.after_step()
             stepscope.step()
 
@@ -451,8 +446,8 @@ def compiled(trouble: Trouble, n_steps: int, seed: int) -> None:
     for n in range(n_steps):
         with jax.profiler.StepTraceAnnotation("train", step_num=n):
             if trouble.is_("slow_data"):
-                time.sleep(trouble.hard / 1000)
-            more = n // int(trouble.hard) if trouble.is_("recompile") else 0
+                time.sleep(trouble.of("slow_data") / 1000)
+            more = n // int(trouble.of("recompile")) if trouble.is_("recompile") else 0
             x = jnp.asarray(numbers.random((batch + more, width)).astype(kind))
             weights, value = step(weights, x)
             for i in range(int(trouble.of("tiny_syncs"))):
@@ -470,7 +465,7 @@ def main() -> None:
     """Run a job."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("job", choices=JOBS)
-    parser.add_argument("--fault", choices=[NONE, *HARD], default=NONE)
+    parser.add_argument("--fault", nargs="*", choices=[NONE, *HARD], default=[])
     parser.add_argument("--severity", type=int, choices=(1, 2, 3), default=2)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)

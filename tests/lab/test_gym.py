@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import random
+from pathlib import Path
+
 import gym
 import gym_jobs
+import gym_pack
+import gym_scores
 import pytest
-from gym import Answer, Run
+from gym import Run
+from gym_scores import Answer
 
 from stepscope.comparison.model import CATEGORIES
 
 
 def answer(fault, change, *causes, job="image"):
-    return Answer(Run(job, fault, 1), "0 1", "different", change, causes)
+    return Answer(Run(job, fault, 2), "n0 n1", "different", change, 1e6, tuple((name, 5e5) for name in causes))
 
 
 def test_every_fault_is_one_of_its_jobs():
@@ -32,7 +39,7 @@ def test_severities_are_in_order():
     ],
 )
 def test_the_first_cause_counts_and_the_first_two(found, named, among_two):
-    assert (found.is_named, found.is_among_two) == (named, among_two)
+    assert (found.is_named(), found.is_named(2)) == (named, among_two)
 
 
 def test_contention_is_the_right_answer_only_under_load():
@@ -41,17 +48,76 @@ def test_contention_is_the_right_answer_only_under_load():
     assert answer("none", 0.2, "cpu_contention").is_accused
 
 
-def test_the_table_counts_by_size_and_lists_what_is_not_right():
+def test_the_tables_count_by_size_and_list_what_is_not_right():
     rows = [
         answer("fsync", 0.5, "disk_io"),
         answer("garbage", 0.2, "slow_tail"),
         answer("lock", 0.01),
         answer("none", 0.0),
     ]
-    text = gym.table(rows).splitlines()
-    assert "| image | 3, 3 compared | 1 of 2 (50 %) | 1 of 2 (50 %) | 0 of 0 | 0 of 1 (0 %) | 0 of 0 |" in text
-    assert "| image: garbage | 1 | +20% | python_gc | slow_tail |" in text
-    assert text[-1] == "| image: lock | 1 | +1% | lock_contention | different |"
+    text = gym_scores.page(rows).splitlines()
+    assert "| image | 3 | 1 of 2 (50 %) | 1 of 2 (50 %) | 0 of 0 | 0 of 1 (0 %) | 0 of 0 |" in text
+    assert "| fsync | disk_io | 1 | 1 of 1 (100 %) | 1 of 1 (100 %) | 0 of 0 |" in text
+    assert "| image: garbage | 2 | +20% | python_gc | slow_tail |" in text
+    assert text[-1] == "| image: lock | 2 | +1% | lock_contention | different |"
+
+
+def test_of_two_faults_both_must_be_named_and_each_with_about_what_it_adds_alone():
+    rows = [
+        answer("fsync", 0.5, "disk_io"),
+        answer("layout", 2.0, "layout_copies"),
+        answer("layout+fsync", 2.5, "layout_copies", "disk_io"),
+        answer("lock+layout", 2.5, "layout_copies"),
+    ]
+    text = gym_scores.page(rows)
+    assert "| image: layout+fsync | +250% | 0.5 of 2.0 ms | 0.5 of 0.5 ms | layout_copies, disk_io |" in text
+    assert "Both named: 1 of 2 (50 %). Parts within a third: 1 of 3 (33 %)." in text
+
+
+def test_the_first_recordings_have_all_jobs_and_a_severity_is_whole_before_the_next_begins():
+    order = gym.in_order([2, 1], 0)
+    assert {run.job for run in order[:6]} == set(gym.STEPS)
+    assert sorted(order, key=lambda run: run.name) == sorted(
+        [*gym.healthy(), *gym.faulty([2, 1]), *gym.mixed()], key=lambda run: run.name
+    )
+    severities = [run.number for run in order if not run.is_healthy]
+    assert severities == sorted(severities, reverse=True)
+
+
+def test_a_trace_survives_packing_but_for_what_nothing_reads():
+    chance = random.Random(0)
+    spans = [
+        {"ph": "X", "cat": "cpu_op", "name": f"op{i % 3}", "pid": 7, "tid": 7, "ts": 5e12 + 10.0 * i,
+         "dur": round(chance.uniform(0.1, 9.0), 1), "args": {"Input Dims": [[i % 2]], "External id": i}}
+        for i in range(20)
+    ]  # fmt: skip
+    other = {"ph": "M", "name": "process_name", "pid": 7, "args": {"name": "python"}}
+    arrow = {"ph": "s", "cat": "fwdbwd", "name": "fwdbwd", "pid": 7, "tid": 7, "ts": 1.0, "id": 1}
+    text = json.dumps({"baseTimeNanoseconds": 3, "traceEvents": [other, arrow, *spans]}).encode()
+    back = json.loads(gym_pack.unpacked_trace(gym_pack.packed_trace(text)))
+    for span in spans:
+        del span["args"]["External id"]
+    assert back == {"baseTimeNanoseconds": 3, "traceEvents": [other, *spans]}
+
+
+def test_paths_keep_what_follows_the_libraries_folder_and_lose_the_rest():
+    text = "F\t/home/me/v/lib/python3.11/site-packages/torch/nn.py /home/me/lab/gym_jobs.py /proc/1/io 1/2/3"
+    assert (
+        gym_pack.without_places(text)
+        == "F\t/lib/python3.11/site-packages/torch/nn.py /job/gym_jobs.py /proc/1/io 1/2/3"
+    )
+
+
+def test_recordings_come_back_from_one_file(tmp_path):
+    folder = tmp_path / "made" / "image.none.0"
+    folder.mkdir(parents=True)
+    (folder / "meta.json").write_text('{"exit_code": 0}')
+    (folder / "pid7.steps").write_bytes(b"STEPEND1")
+    gym_pack.pack([folder], tmp_path / "image.tar.xz")
+    out = gym.unpacked(tmp_path)
+    assert {path.relative_to(out) for path in out.rglob("*.*") if path.is_file()} == {
+        Path("image.none.0/meta.json"), Path("image.none.0/pid7.steps")
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("fault", gym.FAULTS)
@@ -60,7 +126,5 @@ def test_each_fault_has_a_name_that_compare_can_say(fault):
 
 
 def test_recordings_that_cannot_be_compared_are_no_healthy_ones():
-    refused = Answer(Run("server", "none", 1), "0", "failed: cycles are calls of another range", 0.0, ())
-    assert (
-        "| server | 0, 0 compared | 0 of 0 | 0 of 0 | 0 of 0 | 0 of 0 | 0 of 0 |" in gym.table([refused]).splitlines()
-    )
+    refused = Answer(Run("server", "none", 1), "n0", "failed: cycles are calls of another range", 0.0, 0.0, ())
+    assert "| server | 0 | 0 of 0 | 0 of 0 | 0 of 0 | 0 of 0 | 0 of 0 |" in gym_scores.page([refused]).splitlines()

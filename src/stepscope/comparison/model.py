@@ -35,7 +35,7 @@ CATEGORIES = (
     "disk_io", "data_loading", "host_overhead", "slow_operator", "slow_kernel", "python_gc", "gil_contention",
     "memory_growth", "memory_pressure", "straggler_rank", "workload_change",
     "periodic_work", "slow_tail", "growing_steps", "thread_oversubscription", "lock_contention",
-    "compilation", "layout_copies", "none",
+    "compilation", "layout_copies", "memory_bandwidth", "none",
 )  # fmt: skip
 #: Operators that multiply matrices: a linear layer may be addmm, or mm and add.
 MATRIX_PRODUCTS = r"^aten::(?:_?mm|addmm|_addmm_activation|bmm|baddbmm|matmul|linear|mv|addmv|dot|einsum)$"
@@ -366,6 +366,7 @@ class Comparison:
             them. It decides where it is known, since it rests on many more steps. The parts, effects and causes are
             those of the profiled steps.
         typical_step: as `step_time`, without the longest and shortest tenth of the cycles; None if there are under ten.
+            Of whole runs it may be the faster half of their stretches, if nothing else proves a change.
     """
 
     verdict: Verdict

@@ -61,6 +61,9 @@ def compare_runs(base: Sequence[Sequence[Observation]], other: Sequence[Sequence
     if whole is not None:
         whole = replace(whole, n_base=n_steps(pairs, side="base"), n_other=n_steps(pairs, side="other"))
         typical = typical_effect(whole_left, whole_right)
+        undisturbed = undisturbed_effect(whole_left, whole_right)
+        if undisturbed.is_different and not (whole.is_different or (typical is not None and typical.is_different)):
+            typical = undisturbed
         both = tails_of(pairs[0])
         stalled = None if both is None else Stalls(both.share, both.p_value)
     same = len(left) == len(right) and all(
@@ -69,7 +72,9 @@ def compare_runs(base: Sequence[Sequence[Observation]], other: Sequence[Sequence
     judged = whole or step
     step_verdict, _ = judge(judged, None, has_cause=False, typical=typical, same=same)
     changes = effects(pairs)
-    case = Case(pairs, changes, judged, step_verdict, whole=whole)
+    proof = typical if typical is not None and typical.is_different and whole is not None else judged
+    proof = judged if judged is not None and judged.is_different else proof
+    case = Case(pairs, changes, proof, step_verdict, whole=_proven(whole, typical))
     all_views = views(case)
     kinds = kind_differences(pairs, all_views)
     diagnosis = diagnose(replace(case, machines=other_hardware(kinds)), all_views)
@@ -158,6 +163,23 @@ def typical_effect(base: Sequence[Floats], other: Sequence[Floats]) -> Effect | 
         return None
     left, right = (moments_of([_winsorised(run) for run in runs]) for runs in (base, other))
     return _effect(left, right, _SECOND_TEST)
+
+
+def undisturbed_effect(base: Sequence[Floats], other: Sequence[Floats]) -> Effect:
+    """The difference of the faster halves of the runs' stretches, which phases do not move in which a machine is slow.
+
+    Neighbours on a shared machine, or a clock that falls, slow a program for seconds. They make a mean uncertain, while
+    what belongs to the program is in its fastest stretches too.
+    """
+    left, right = (moments_of([run[run <= np.median(run)] for run in runs]) for runs in (base, other))
+    return _effect(left, right, _SECOND_TEST)
+
+
+def _proven(whole: Effect | None, typical: Effect | None) -> Effect | None:
+    """The change of the whole run, which counts as proven too if that of typical steps is, in the same direction."""
+    if whole is None or typical is None or not typical.is_different or typical.delta * whole.delta <= 0:
+        return whole
+    return replace(whole, is_different=True)
 
 
 def _effect(left: Moments, right: Moments, confidence: float) -> Effect:

@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import polars as pl
 
 from stepscope.watching.expected_time import MOST_LOG
+from stepscope.watching.medians import last_medians
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -263,6 +263,17 @@ def _share(kind: str, rate: float) -> float:
     return rate / len(KINDS) * (CREEP_CYCLES if kind == "creep" else 1)
 
 
+def _spread(test: StreamTest) -> float:
+    """What single cycles reach in half of the blocks of `stall`, while little is known of `slow`; later 0.
+
+    The load of a machine changes by the minute. Few blocks have not seen how long it stays high, but their single
+    cycles have seen how high it is.
+    """
+    if test.slow.n >= _LEARNT_BLOCKS:
+        return 0.0
+    return float(np.median(test.stall.top)) if test.stall.top else max(test.stall.early, 0.0)
+
+
 def find_alarms(
     test: StreamTest, error: Floats, log_time: Floats, rate: float, least: float = 0.0
 ) -> tuple[list[Alarm], StreamTest]:
@@ -273,6 +284,21 @@ def find_alarms(
     `least` is the smallest slowdown that is worth an alarm, as a ratio above 1; of a single stall it is four times
     that.
     """
+    alarms: list[Alarm] = []
+    start = 0
+    while start < len(error):
+        # While limits follow what is learned of single cycles, they do so at the same cycles however these come.
+        room = len(error) if test.slow.n >= _LEARNT_BLOCKS else _CHUNK - test.stall.chunk_position
+        part = slice(start, start + room)
+        found, test = _alarms_of_part(test, error[part], log_time[part], rate, least)
+        alarms += [replace(alarm, cycle=start + alarm.cycle) for alarm in found]
+        start += room
+    return alarms, test
+
+
+def _alarms_of_part(
+    test: StreamTest, error: Floats, log_time: Floats, rate: float, least: float
+) -> tuple[list[Alarm], StreamTest]:
     is_known = ~np.isnan(error)
     place_of = np.flatnonzero(is_known)
     error, log_time = error[is_known], log_time[is_known]
@@ -289,9 +315,9 @@ def find_alarms(
     n = np.arange(len(error))
     stall = collect("stall", error, n, math.log1p(_STALL * least))
     recent = np.concatenate([test.errors, error])
-    medians = pl.Series(recent).rolling_median(SLOW_CYCLES).to_numpy()[len(test.errors) :]
+    medians = last_medians(test.errors, error, SLOW_CYCLES, SLOW_CYCLES)
     full = ~np.isnan(medians)
-    slow = collect("slow", medians[full], n[full], floor)
+    slow = collect("slow", medians[full], n[full], max(floor, _spread(test)))
     times = np.concatenate([test.times, log_time])
     n_medians = len(times) // CREEP_CYCLES
     levels = np.median(times[: n_medians * CREEP_CYCLES].reshape(-1, CREEP_CYCLES), axis=1)

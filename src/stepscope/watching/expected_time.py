@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import polars as pl
+
+from stepscope.watching.medians import last_medians
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -170,9 +171,14 @@ def _residual(model: ExpectedTime, work: Floats, log_time: Floats) -> Floats:
 def _levels(recent: tuple[float, ...], residual: Floats) -> Floats:
     """Before each cycle the median of the last known residuals; not a number where there are few."""
     is_known = ~np.isnan(residual)
-    series = pl.Series(np.concatenate([[np.nan], recent, residual[is_known]]), dtype=pl.Float64).fill_nan(None)
-    medians = series.rolling_median(LEVEL_CYCLES, min_samples=_LEAST_CYCLES).to_numpy()
-    return np.asarray(medians[len(recent) + np.cumsum(is_known) - is_known], dtype=np.float64)
+    # The level before a cycle is the median up to the one before it.
+    levels = np.concatenate(
+        [
+            last_medians(recent[:-1], np.array(recent[-1:]), LEVEL_CYCLES, _LEAST_CYCLES) if recent else [np.nan],
+            last_medians(recent, residual[is_known], LEVEL_CYCLES, _LEAST_CYCLES),
+        ]
+    )
+    return np.asarray(levels[np.cumsum(is_known) - is_known], dtype=np.float64)
 
 
 def _at_level(
@@ -185,7 +191,7 @@ def _at_level(
     after = replace(
         model,
         recent=(model.recent + tuple(residual[~np.isnan(residual)].tolist()))[-LEVEL_CYCLES:],
-        errors=tuple(np.concatenate([model.errors, error[~np.isnan(error)]])[-_INTERVAL_CYCLES:].tolist()),
+        errors=(model.errors + tuple(error[~np.isnan(error)].tolist()))[-_INTERVAL_CYCLES:],
     )
     return Expectation(expected, expected * np.exp(margins[0]), expected * np.exp(margins[1]), error, residual), after
 

@@ -114,6 +114,11 @@ class View:
         return all(run.anchor == WINDOWS for run in (*self.pair.base, *self.pair.other))
 
     @property
+    def is_profiled(self) -> bool:
+        """Whether it is known where the time of a cycle went."""
+        return bool(self.parts)
+
+    @property
     def has_tail(self) -> bool:
         """Whether really more steps of the whole run are slow, which makes the mean step longer."""
         tails = self.tails
@@ -146,8 +151,11 @@ class View:
         return Change(base, other, any(part.is_real for part in parts), "ns")
 
     def gaps(self) -> Change:
-        """Time per cycle in which nothing that was recorded ran on the host: Python, sleep, waits."""
-        return self.part(*GAPS)
+        """Time per cycle in which nothing that was recorded ran on the host: Python, sleep, waits.
+
+        That is the whole step if nothing but steps and counters was recorded.
+        """
+        return self.part(*GAPS) if self.is_profiled else self.step
 
     def suspect(
         self,

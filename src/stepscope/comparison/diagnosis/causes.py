@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from stepscope.comparison.diagnosis import (
+    bandwidth,
     cpu,
     gpu,
     io,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 #: Every rule that judges one pair of processes.
 RULES: tuple[Rule, ...] = (
     *cpu.RULES,
+    *bandwidth.RULES,
     *gpu.RULES,
     *links.RULES,
     *io.RULES,
@@ -58,6 +60,7 @@ FOLLOWS: dict[str, tuple[str, ...]] = {
     "lock_contention": ("cpu_contention", "gil_contention", "slow_tail", "periodic_work", *_HOST),
     "layout_copies": ("workload_change", "memory_growth", "slow_operator", "host_overhead", "memory_pressure"),
     "cpu_contention": ("cpu_frequency", "gil_contention", *_HOST, *_OVER_TIME),
+    "memory_bandwidth": ("cpu_contention", "cpu_frequency", "slow_operator", "host_overhead", "slow_tail"),
     "cpu_frequency": (*_HOST, *_OVER_TIME),
     "gil_contention": ("cpu_contention", *_HOST, "slow_tail"),
     "gpu_frequency": ("slow_kernel", "host_overhead", "slow_operator"),
@@ -100,7 +103,7 @@ _LEAST_SHARE = 0.1
 #: Causes that are inferred from how long calls take, which says nothing about a fault if the machines differ.
 _OF_ONE_MACHINE = (
     "gpu_frequency", "cpu_frequency", "slow_kernel", "slow_operator", "host_overhead", "cpu_contention",
-    "thread_oversubscription", "layout_copies",
+    "memory_bandwidth", "thread_oversubscription", "layout_copies",
 )  # fmt: skip
 #: Causes that are recognised by calls that grew, like the cycles.
 _OF_CALLS = ("slow_kernel", "slow_operator", "host_overhead")

@@ -23,9 +23,9 @@ from stepscope.core import units
 #: Vector licences and turbo limits lower a busy core's clock by up to about 15 % (AVX-512 on server processors).
 _LICENCE = 0.85
 #: Slowdown of host work that shows a neighbour on the same core or cache; healthy runs differ by less.
-_STRETCHED = 1.15
+STRETCHED = 1.15
 #: A neighbour that matters keeps at least half a core busy.
-_HALF_CORE = 0.5
+HALF_CORE = 0.5
 #: Percentage points of the whole machine's processor use by which healthy runs differ.
 _LOAD_POINTS = 10.0
 #: Time waiting for cores that matters, as a share of a cycle.
@@ -166,10 +166,10 @@ def _core_use(view: View) -> _CoreUse:
         and ((wait.rose(by=_WAITING * view.base_ns) and may_wait) or in_tail)
     )
     # Neighbours on the same core or caches make equal work take somewhat longer too.
-    is_own = own.is_known and own.delta > max(0.5 * wait.delta, (_STRETCHED - 1) * (own.base or 0.0))
+    is_own = own.is_known and own.delta > max(0.5 * wait.delta, (STRETCHED - 1) * (own.base or 0.0))
     is_own = (is_own and wait.delta > 0.5 * view.delta_ns) or _is_crowded(view, outside)
-    is_busy = load.rose(by=_LOAD_POINTS) and outside is not None and outside >= _HALF_CORE
-    shared = is_busy and slower is not None and slower >= _STRETCHED
+    is_busy = load.rose(by=_LOAD_POINTS) and outside is not None and outside >= HALF_CORE
+    shared = is_busy and slower is not None and slower >= STRETCHED
     return _CoreUse(wait, own, load, slower, longer_ns, waits, is_own, shared)
 
 
@@ -215,7 +215,7 @@ def _is_crowded(view: View, outside: float | None) -> bool:
     """Whether the process has more threads, which are pushed off cores that other processes do not use more."""
     kicked = view.per_cycle(PROCESS, "process_involuntary_ctx_switches")
     more = view.resource(PROCESS, "num_threads").rose(by=1.5, times=1.5)
-    return more and kicked.rose(times=2) and (outside is None or outside < _HALF_CORE)
+    return more and kicked.rose(times=2) and (outside is None or outside < HALF_CORE)
 
 
 def thread_oversubscription(view: View) -> Judgement:
@@ -281,7 +281,7 @@ def _contention_clues(view: View, use: _CoreUse) -> list[Clue]:
     if kicked.rose(times=2):
         text = "times it was pushed off a core, per cycle"
         clues.append((0.05, evidence(text, kicked, device=PROCESS, metric="process_involuntary_ctx_switches")))
-    if alike_by >= _STRETCHED and share_slowed_by(view.host_work(), alike_by) >= _MOST:
+    if alike_by >= STRETCHED and share_slowed_by(view.host_work(), alike_by) >= _MOST:
         clues.append((0.1, evidence(f"all work on the host is slower alike: {fold(alike_by)}")))
     return clues
 
@@ -299,7 +299,7 @@ def _contention_says(view: View, use: _CoreUse) -> str:
             parts.append(f"its own work needs as much processor time as before ({units.duration(use.own.other)})")
     if use.load.is_known and use.load.is_real:
         parts.append(f"use of the machine's processors {moved(use.load)}")
-    if use.slower is not None and use.slower >= _STRETCHED:
+    if use.slower is not None and use.slower >= STRETCHED:
         parts.append(f"each call on the host takes {fold(use.slower)} as long at equal clock")
     text = "; ".join(parts)
     blocker = blocker_of(view) if use.waits else None

@@ -26,6 +26,12 @@ from stepscope.core.names import SYNC_OPERATORS, is_graph_launch, is_sync_call, 
 SMALL_NS = 50_000.0
 #: How the recorder of stacks names the wait at a line that takes a lock.
 _WAITS = "waits: "
+#: Functions of the standard library in which a thread waits for threads and processes of the job, or for peers.
+_WAITING = (
+    r"\((?:threading|queue|selectors|subprocess|socket|multiprocessing/\w+|concurrent/futures/\w+|asyncio/\w+)\.py\)"
+)
+#: The main thread hardly was there before: healthy runs differ by less.
+_NEW = 2.0
 _COLLECTED = ("process_python_gc_time", "python_gc_time")
 
 
@@ -171,11 +177,16 @@ def host_overhead(view: View) -> Judgement:
     garbage collections and waits for files, grew together by 3 % of a cycle. Longer added calls count as well if they
     compute the values that added synchronisations wait for. Small calls that replace an operator are another
     implementation of it, not overhead. Numbers of calls do not scatter: if they are the reason, the cycle need not be
-    significantly slower.
+    significantly slower. Without a profile: samples of its stack show the main thread, twice as long as in the base, at
+    a function that waits for nobody.
     """
-    name = "host_overhead"
     if not view.same_cycles or view.delta_ns <= 0:
-        return not_slower(name, view)
+        return not_slower("host_overhead", view)
+    return _around(view) if view.is_profiled else _elsewhere(view)
+
+
+def _around(view: View) -> Judgement:
+    name = "host_overhead"
     small, gaps = small_calls(view), view.gaps()
     calls_ns = 0.0 if small.replaces else small.cost_ns + small.fed_ns
     between = gaps.delta - _accounted(view, gaps) if gaps.rose() else 0.0
@@ -239,6 +250,41 @@ def host_overhead(view: View) -> Judgement:
         device="host",
         magnitude=view.step.ratio,
         advice="read values (.item(), print) once in many steps; fuse small operators; profile the loop with py-spy",
+    )
+
+
+def _elsewhere(view: View) -> Judgement:
+    """The judgement without a profile: samples of the stack may show the main thread where it hardly was before."""
+    name = "host_overhead"
+    if not is_sampled(view):
+        return Missing(name, "a profile, or Python stacks: stepscope record --stacks")
+    waits = pl.col("function").str.contains(_WAITING) | pl.col("function").str.starts_with(_WAITS)
+    rows = grown(view).filter(~waits & (pl.col("high") >= _NEW * pl.col("low")))
+    change = Change(float(rows["low"].sum()), float(rows["high"].sum()), is_real=True, unit="ns")
+    lost = change.delta - _accounted(view, change)
+    if not view.is_slower or lost < view.least_ns:
+        return RuledOut(name, "the main thread is where it was in the base, or waits for others")
+    return view.suspect(
+        name,
+        f"The main thread spends {span(change.base, change.other, 'ns')} per cycle in {rows['function'][0]}"
+        f"{' and others' if rows.height > 1 else ''}.",
+        lost,
+        0.7,
+        [
+            evidence(
+                f"time of the main thread in {function}, per cycle",
+                Change(low, high, is_real=True, unit="ns"),
+                role="necessary",
+                device="host",
+                name=function,
+                unit="ns",
+            )
+            for function, low, high in rows.rows()
+        ],
+        resource="host",
+        device="host",
+        magnitude=change.ratio,
+        advice="see what it does there (stepscope show python-stacks): do it less often, or in a thread of its own",
     )
 
 

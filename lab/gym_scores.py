@@ -1,0 +1,219 @@
+"""What compare says of the gymnasium's recordings, and how often it is right: by job, by fault, miss by miss."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+sys.path.insert(0, str(Path(__file__).parent))
+from gym import FAULTS, MIXED, STEPS, Run, faulty, healthy, is_there, mixed
+
+import stepscope
+from stepscope.comparison import compare_runs, observe
+from stepscope.core.errors import StepscopeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from stepscope.comparison import Observation
+
+#: A faulty run is compared with so many healthy ones, those recorded next to it.
+N_BASE = 3
+#: Jobs whose recordings were looked at when rules were written or mended.
+SEEN: tuple[str, ...] = ("jax",)
+#: What begins the verdict on recordings that compare refuses.
+FAILED = "failed"
+#: A fault counts as one that matters from this change of the step on, and as a small one from this.
+MATTERS, SMALL = 0.10, 0.03
+#: The part of a mixed fault is right if it is within this share of what the fault adds alone.
+_PART = 1 / 3
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What compare said of a run against others: the change of a step, and each cause with the time it explains."""
+
+    run: Run
+    base: str
+    verdict: str
+    change: float
+    base_ns: float
+    causes: tuple[tuple[str, float], ...]
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether the recordings could be compared at all."""
+        return not self.verdict.startswith(FAILED)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The causes' categories, the best first."""
+        return tuple(name for name, _ in self.causes)
+
+    def is_named(self, most: int = 1) -> bool:
+        """Whether one of the first causes is right."""
+        right = {cause for fault in self.run.faults for cause in FAULTS[fault].causes}
+        return any(name in right for name in self.names[:most])
+
+    @property
+    def is_accused(self) -> bool:
+        """Whether a healthy run is said to have a cause; under load, another one than contention."""
+        return any(name != "cpu_contention" or self.run.fault == "none" for name in self.names)
+
+    @property
+    def is_right(self) -> bool:
+        """Whether nothing is wrong with the answer; of mixed faults both must be named, in whatever order."""
+        if len(self.run.faults) > 1:
+            return all(self.part_of(fault) is not None for fault in self.run.faults)
+        return not self.is_accused if self.run.is_healthy else self.is_named()
+
+    def part_of(self, fault: str) -> float | None:
+        """The time per step (ns) of the first cause that is right for this fault; None if there is none."""
+        return next((ns for name, ns in self.causes if name in FAULTS[fault].causes), None)
+
+
+@lru_cache(maxsize=32)
+def observed(folder: Path, anchor: str) -> tuple[Observation, ...]:
+    """What a recording shows of its processes."""
+    return tuple(process for trace in stepscope.load_run(folder) for process in observe(trace, anchor=anchor))
+
+
+def compared(out: Path, run: Run, bases: tuple[Run, ...]) -> Answer:
+    """Compare a run with others of its job, as `stepscope compare --base … --other …` does."""
+    label = " ".join(f"{base.fault[:1]}{base.number}" for base in bases)
+    try:
+        first = observed(out / bases[0].name, "auto")
+        anchor = first[0].anchor if first and first[0].source == "detected" else "auto"
+        left = [observed(out / base.name, "auto") for base in bases]
+        found = compare_runs(left, [observed(out / run.name, anchor)])
+    except StepscopeError as error:
+        return Answer(run, label, f"{FAILED}: {error.message[:60]}", 0.0, 0.0, ())
+    step = found.whole_run or found.step_time
+    change = (step.ratio or 1.0) - 1 if step is not None else 0.0
+    causes = tuple((cause.category, cause.explained_ns) for cause in found.causes)
+    return Answer(run, label, found.verdict, change, step.base if step is not None else 0.0, causes)
+
+
+def began(out: Path, run: Run) -> int:
+    """When it was recorded."""
+    return int(json.loads((out / run.name / "meta.json").read_text(encoding="utf-8"))["start_unix_ns"])
+
+
+def questions(out: Path, jobs: Iterable[str], faults: Iterable[str]) -> list[tuple[Run, tuple[Run, ...]]]:
+    """Each run and what to compare it with: faulty ones with the nearest healthy ones, healthy ones with each other."""
+    every = [run for run in [*healthy(), *faulty([1, 2, 3]), *mixed()] if is_there(out, run)]
+    times = {run: began(out, run) for run in every}
+    wanted: list[tuple[Run, tuple[Run, ...]]] = []
+    for job in jobs:
+        mine = [run for run in every if run.job == job]
+        calm = [run for run in mine if run.fault == "none"]
+        for run in mine:
+            if not run.is_healthy and len(calm) >= N_BASE:
+                near = sorted(calm, key=lambda other: abs(times[other] - times[run]))[:N_BASE]
+                wanted.append((run, tuple(near)))
+        wanted += [(other, (one,)) for one, other in itertools.combinations(calm, 2)]
+        wanted += [(run, (one,)) for run in mine if run.fault == "load" for one in calm]
+    chosen = set(faults)
+    return [row for row in wanted if not chosen or row[0].fault in chosen]
+
+
+def answers(out: Path, jobs: Iterable[str], faults: Iterable[str], workers: int) -> list[Answer]:
+    """The answers to all questions."""
+    rows = questions(out, jobs, faults)
+    if workers == 1:
+        return [compared(out, *row) for row in rows]
+    with ProcessPoolExecutor(workers) as pool:
+        return list(pool.map(partial(_compared, out), rows, chunksize=8))
+
+
+def _compared(out: Path, row: tuple[Run, tuple[Run, ...]]) -> Answer:
+    return compared(out, *row)
+
+
+def share(rows: list[bool]) -> str:
+    """How many are true."""
+    return f"{sum(rows)} of {len(rows)}" + (f" ({100 * sum(rows) / len(rows):.0f} %)" if rows else "")
+
+
+def _lines(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
+    return [f"| {' | '.join(line)} |" for line in (heads, ("---",) * len(heads), *rows)]
+
+
+def by_job(found: list[Answer]) -> list[str]:
+    """A row for each job, for those that no rule has seen, and for all."""
+    heads = ("job", "faults", f"≥ {MATTERS:.0%}: first", "among two", f"{SMALL:.0%} to {MATTERS:.0%}: first",
+             "healthy accused", "loaded accused")  # fmt: skip
+    groups: dict[str, tuple[str, ...]] = {job: (job,) for job in STEPS}
+    groups |= {"not looked at": tuple(job for job in STEPS if job not in SEEN), "all": tuple(STEPS)}
+    return _lines(heads, [(name, *_shares([a for a in found if a.run.job in jobs])) for name, jobs in groups.items()])
+
+
+def by_fault(found: list[Answer]) -> list[str]:
+    """A row for each fault."""
+    heads = ("fault", "right answer", "recorded", f"≥ {MATTERS:.0%}: first", "among two",
+             f"{SMALL:.0%} to {MATTERS:.0%}: first")  # fmt: skip
+    rows = []
+    for fault, of_fault in FAULTS.items():
+        mine = [a for a in found if a.run.fault == fault]
+        if mine:
+            rows.append((fault, " or ".join(of_fault.causes), *_shares(mine)[:4]))
+    return _lines(heads, rows)
+
+
+def _shares(found: list[Answer]) -> tuple[str, ...]:
+    compared_ones = [a for a in found if a.is_compared and len(a.run.faults) < 2]
+    bad = [a for a in compared_ones if not a.run.is_healthy]
+    n_bad = sum(len(a.run.faults) == 1 for a in found)
+    large, small = [a for a in bad if a.change >= MATTERS], [a for a in bad if SMALL <= a.change < MATTERS]
+    kinds = [[a.is_accused for a in compared_ones if a.run.fault == kind] for kind in ("none", "load")]
+    columns = ([a.is_named() for a in large], [a.is_named(2) for a in large], [a.is_named() for a in small], *kinds)
+    failed = f" ({n_bad - len(bad)} not compared)" if n_bad > len(bad) else ""
+    return (f"{n_bad}{failed}", *(share(rows) for rows in columns))
+
+
+def of_mixed(found: list[Answer]) -> list[str]:
+    """A row for each pair of faults: what was named, and the part of each beside what it adds alone."""
+    alone = {(a.run.job, a.run.fault): a for a in found if len(a.run.faults) == 1 and a.run.number == 2}
+    rows, both, parts = [], [], []
+    for a in (a for a in found if a.run.job in MIXED and len(a.run.faults) == 2):
+        cells = []
+        for fault in a.run.faults:
+            single, part = alone.get((a.run.job, fault)), a.part_of(fault)
+            truth = single.change * single.base_ns if single is not None else None
+            said = "–" if part is None else f"{part / 1e6:.1f}"
+            cells.append(f"{said} of {truth / 1e6:.1f} ms" if truth is not None else f"{said} ms")
+            if truth is not None:
+                parts.append(part is not None and abs(part - truth) <= _PART * truth)
+        both.append(a.is_right)
+        rows.append((f"{a.run.job}: {a.run.fault}", f"{a.change:+.0%}", *cells, ", ".join(a.names) or a.verdict))
+    heads = ("two faults", "change", "part of the first", "part of the second", "named")
+    summary = f"Both named: {share(both)}. Parts within a third: {share(parts)}."
+    return [*_lines(heads, rows), "", summary] if rows else []
+
+
+def misses(found: list[Answer]) -> list[str]:
+    """A row for each wrong answer on a run with one fault or none."""
+    rows = [
+        (
+            f"{a.run.job}: {a.run.fault}",
+            str(a.run.number),
+            f"{a.change:+.0%}",
+            "nothing" if a.run.is_healthy else FAULTS[a.run.faults[0]].causes[0],
+            ", ".join(a.names) or a.verdict,
+        )
+        for a in found
+        if not a.is_right and len(a.run.faults) < 2
+    ]
+    return _lines(("not right", "severity or number", "change", "wanted", "said"), rows)
+
+
+def page(found: list[Answer]) -> str:
+    """All tables."""
+    tables = (by_job(found), by_fault(found), of_mixed(found), misses(found))
+    return "\n\n".join("\n".join(lines) for lines in tables if lines)
