@@ -239,11 +239,11 @@ def _embedded_tokens(capture: Trace) -> list[tuple[int, int]]:
     """When tokens are embedded, and how many: the size of a graph that nothing else states."""
     spans = capture.spans.filter((pl.col("category") == "operator") & (pl.col("name").cast(pl.String) == _EMBEDDING))
     shapes = spans.select("span_id", "ts_ns").join(capture.ops, on="span_id").select("ts_ns", "input_shapes")
-    found = []
+    sizes = []
     for at, text in shapes.drop_nulls().sort("ts_ns").iter_rows():
         with contextlib.suppress(ValueError, TypeError, IndexError):
-            found.append((at, math.prod(json.loads(text)[1])))
-    return found
+            sizes.append((at, math.prod(json.loads(text)[1])))
+    return sizes
 
 
 def _windows(spans: pl.DataFrame, begins: pl.Series, ends: pl.Series) -> pl.DataFrame:

@@ -110,7 +110,8 @@ def test_batches_without_device_work_ran_no_model_and_are_no_part_of_the_law():
 
 def test_too_few_batches_have_no_law():
     spans = run(*[("step[DECODE bs=4]", 100 * i, 10, 100 * i + 10, 20) for i in range(11)])
-    assert batches(spans, TABLE_OF_TRACKS, by="law").is_empty()
+    with pytest.raises(MissingTable, match="12 batches of one kind"):
+        batches(spans, TABLE_OF_TRACKS, by="law")
 
 
 def test_known_operators_give_operations_and_bytes():

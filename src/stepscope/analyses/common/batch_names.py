@@ -26,7 +26,7 @@ _JUDGED = 1_000  # characters of a name; more would only cost time
 _N = r"(\d{1,15})"
 _SUMS = re.compile(rf"^sq{_N}sk{_N}sqsq{_N}sqsk{_N}$")
 _VLLM = re.compile(
-    rf"^execute_(?:{_N}_)?(?:\w*?_)?context_{_N}\(([a-z\d]{0, 99})\)_generation_{_N}\(([a-z\d]{0, 99})\)"
+    rf"^execute_(?:{_N}_)?(?:\w*?_)?context_{_N}\(([a-z\d]{{0,99}})\)_generation_{_N}\(([a-z\d]{{0,99}})\)"
 )
 _VLLM_NEW = re.compile(rf"^execute_new_{_N}_cached_{_N}$")
 _VLLM_TPU = re.compile(rf"^execute_model: {_N} reqs, {_N} toks")
@@ -155,12 +155,12 @@ def plain_batches(names: Iterable[str]) -> dict[str, Batch]:
     >>> plain_batches(["encode", "decode"])
     {}
     """
-    found = {name: match for name in names if (match := _PLAIN.match(name))}
-    kinds = {match[1].lower() for match in found.values()}
-    if "prefill" not in kinds and not any(match[2] for match in found.values()):
+    matches = {name: match for name in names if (match := _PLAIN.match(name))}
+    kinds = {match[1].lower() for match in matches.values()}
+    if "prefill" not in kinds and not any(match[2] for match in matches.values()):
         return {}
     batches = {"prefill": Batch(_SOME, _NOTHING), "decode": Batch(_NOTHING, _SOME)}
-    return {name: batches[match[1].lower()] for name, match in found.items()}
+    return {name: batches[match[1].lower()] for name, match in matches.items()}
 
 
 def _vllm_part(requests: str, content: str) -> Part:

@@ -96,13 +96,14 @@ def batches(
     By law, durations are fitted as base + requests + new tokens + tokens attended to, each with a weight that is not
     negative, so that the sum of absolute relative errors is least. The error is that of a law fitted without the
     quarter of batches that it is tried on. Batches without device work ran no model, if others have some: they are
-    counted (`n_empty`), and are no part of the law. There is no row for kinds with fewer than 12 batches of a model.
+    counted (`n_empty`), and are no part of the law. Kinds with fewer than 12 batches of a model have no row.
 
     `hardware` and `accelerator` are those of `roofline`.
 
     Units: ns, FLOP, bytes, 1/s; ratios 0..1.
     Source: MFU as in `mfu`; MBU (model bandwidth utilisation) as bytes that must be moved over what the memory could.
-    Raises MissingTable (no range names a batch), UnknownName (by, accelerator), StepscopeError (hardware).
+    Raises MissingTable (no range names a batch, or by law no kind has enough), UnknownName (by, accelerator),
+    StepscopeError (hardware).
     """
     rows, work = timed_batches(spans, tracks)
     work = work.with_columns(tensor_core=uses_matrix_units(work, kernels))
@@ -111,6 +112,9 @@ def batches(
         result = rows.with_columns(batch=pl.int_range(pl.len()))
     else:
         result = of_kinds(rows) if by == "kind" else laws(rows)
+    if result.is_empty():
+        what = f"{_LEAST_BATCHES} batches of one kind"
+        raise MissingTable(what, needed_by="the law of their durations", hint="record more steps of the engine")
     result = BATCHES.conform(result)
     return result.select(_COLUMNS[by])
 

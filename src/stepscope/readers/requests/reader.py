@@ -54,7 +54,7 @@ _AVERAGES = "record single requests too: --save-result --save-detailed (vLLM), -
 def read(source: Source) -> Trace:
     """The requests of a file. Raises CorruptInput (not one of them), StepscopeError (size limit)."""
     issues = IssueLog()
-    text = b"".join(source.chunks()).removeprefix(BYTE_ORDER_MARK).strip()
+    text = b"".join(source.chunks()).removeprefix(BYTE_ORDER_MARK).lstrip()
     if source.damage:
         issues.add("damaged_packing", "error", 1, f"{source.damage} ({source.n_bytes:,} bytes read)")
     frame, has_averages = _frame(text, issues)
@@ -72,7 +72,8 @@ def read(source: Source) -> Trace:
 
 def _frame(text: bytes, issues: IssueLog) -> tuple[pl.DataFrame, bool]:
     """The fields of all requests by name, and whether there are averages in their place."""
-    first = _object(text.partition(b"\n")[0])
+    end = text.find(b"\n")
+    first = _object(text if end < 0 else text[:end])
     whole = first
     if first is None and (whole := _whole(text)) is not None:
         text = text.replace(b"\n", b" ")  # which no text of JSON holds
