@@ -39,6 +39,8 @@ _MOST = 0.6
 #: Share of a core from which on it counts as busy, and above which more than one thread must be running.
 _BUSY = 0.85
 _ONE_CORE = 1.1
+#: Time between operators is stretched more than they are from so many times as much on.
+_TWICE = 2.0
 #: CPython passes the lock to the next thread after 5 ms at the latest (sys.getswitchinterval).
 _SWITCH_NS = 5e6
 
@@ -224,7 +226,7 @@ def _not_too_many(view: View, outside: float | None) -> str:
     if not _is_crowded(view, outside):
         return "other processes use the cores more, or threads are not pushed off them more often"
     within, between = view.part(OPERATORS), view.gaps()
-    if within.is_known and (between.ratio or 0.0) > (within.ratio or 0.0):
+    if within.is_known and (between.ratio or 0.0) > _TWICE * (within.ratio or 0.0):
         return f"time outside operators is stretched more than they are: {span(between.base, between.other, 'ns')}"
     return ""
 
@@ -234,8 +236,8 @@ def thread_oversubscription(view: View) -> Judgement:
 
     Necessary: it has at least two threads more, and half as many again; its threads wait for cores longer, by 5 % of a
     cycle, and are pushed off them twice as often, while other processes do not use half a core more. Operators
-    are stretched more than the time between them: they are what such threads compute together. If it is the other way
-    round, Python threads wait for each other.
+    are what such threads compute together: where the time between operators is stretched twice as much, Python threads
+    wait for each other.
     """
     name = "thread_oversubscription"
     wait, threads = waited(view), view.resource(PROCESS, "num_threads")
