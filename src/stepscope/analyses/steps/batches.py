@@ -260,7 +260,7 @@ def _with_embedded_tokens(rows: pl.DataFrame, spans: pl.DataFrame, ops: pl.DataF
     first = np.searchsorted(at, rows["ts_ns"].to_numpy())
     is_inside = (first < at.size) & (np.append(at, 0)[np.minimum(first, at.size)] < rows["end_ns"].to_numpy())
     texts = shapes["input_shapes"].gather(np.where(is_inside, first, 0)) if at.size else pl.Series([None] * rows.height)
-    ids = pl.Series(texts, dtype=pl.String).str.extract(r"^\[\[[\d,\s]*\],\s*\[([\d,\s]+)\]")
+    ids = pl.Series(texts, dtype=pl.String).str.extract(r"^\[\[[\d,\s]*\],\s*\[(\d{1,9}(?:,\s*\d{1,9})?)\]")
     sizes = ids.str.split(",").list.eval(pl.element().str.strip_chars().cast(pl.Int64, strict=False)).to_frame("sizes")
     known = pl.Series(is_inside)
     n = sizes.select(
