@@ -24,6 +24,8 @@ from stepscope.core.table import Column, Table
 By = Literal["batch", "kind", "law"]
 Floats = NDArray[np.float64]
 _RANGES = ("user_range", "device_range")
+#: More are not believed: sums over all batches of a file stay whole numbers of 64 bits.
+_MOST_TOKENS = 2**40
 #: A law is fitted to at least this many batches of a kind, and checked on parts that it was not fitted to.
 _LEAST_BATCHES, _PARTS = 12, 4
 _ROUNDS, _EXACT = 30, 1e-3
@@ -199,10 +201,11 @@ _FACTS = {
 
 def _facts(batch: Batch) -> dict[str, str | int | None]:
     whole = batch.whole
-    return {
-        "kind": batch.kind, "n_requests": whole.requests, "n_tokens": whole.q, "kv_tokens": whole.kv,
-        "size": batch.size, "filled": batch.filled,
+    numbers = {
+        "n_requests": whole.requests, "n_tokens": whole.q, "kv_tokens": whole.kv, "size": batch.size,
+        "filled": batch.filled,
     }  # fmt: skip
+    return {"kind": batch.kind, **{name: n if n is None or n <= _MOST_TOKENS else None for name, n in numbers.items()}}
 
 
 def _batch_of_work(work: pl.DataFrame, spans: pl.DataFrame, rows: pl.DataFrame) -> pl.Series:
