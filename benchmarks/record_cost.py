@@ -47,10 +47,15 @@ SAMPLER_LIMIT, BYTES_LIMIT = 0.01, 1_000_000
 #: takes what listens to the collector out, phase by phase, and tells the phases.
 JOB = """
 import gc, json, os, random, sys, time
+try:
+    from stepscope import step
+except ImportError:
+    step = int
 if hasattr(os, "sched_setaffinity"):
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 def work():
     total = 0
+    step()
     for i in range(1_000):
         rows = [{"i": i + j, "half": j / 2} for j in range(20)]
         total += sum(row["i"] for row in rows)
@@ -93,17 +98,24 @@ run(0.01)
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A way to record, what of it is taken away in turn (the hook, else all other processes), the limit of its cost."""
+    """A way to record, what of it is taken away in turn (the hook, else all other processes), the limit of its cost.
+
+    A phase takes at least `least_s`.
+    """
 
     name: str
     words: tuple[str, ...]
     limit: float
     hook: bool = False
+    verb: str = "record"
+    least_s: float = 0.0
 
 
 CASES = (
     Case("counters, 20 Hz", (), 0.005),
     Case("the hook, which tells of garbage collections", (), 0.005, hook=True),
+    # A watch works once a second, which each phase must hold.
+    Case("a watch, and its counters", (), 0.005, verb="watch", least_s=1.0),
     Case("counters and stacks, 100 Hz", ("--stacks", "--stacks-hz", "100"), 0.03),
 )
 
@@ -130,7 +142,8 @@ def ratios(case: Case, pairs: int, phase_s: float, chance: random.Random) -> dic
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "measured.json"
         job = [sys.executable, "-c", JOB, str(path), str(pairs), str(phase_s), "hook" if case.hook else "others"]
-        command = [*stepscope(), "record", "--no-profiler", *case.words, "-o", f"{folder}/run", "--", *job]
+        words = case.words if case.verb == "watch" else ("--no-profiler", *case.words)
+        command = [*stepscope(), case.verb, *words, "-o", f"{folder}/run", "--", *job]
         with subprocess.Popen(command) as process:
             while not (ready := path.with_name(f"{path.name}.ready")).exists() or not ready.read_text():
                 assert process.poll() is None, "the job ended"
@@ -251,7 +264,8 @@ def main() -> int:
     wanted = parser.parse_args()
     chance, rows, verdicts = random.Random(wanted.seed), [], []
     for case in CASES:
-        measured = ratios(case, wanted.pairs, wanted.phase, chance)
+        phase_s = max(wanted.phase, case.least_s)
+        measured = ratios(case, round(wanted.pairs * wanted.phase / phase_s), phase_s, chance)
         wall, cpu = median_interval(measured["wall"]), median_interval(measured["cpu"])
         verdicts.append(verdict(wall, case.limit))
         rows.append([f"job slower, {case.name}", str(wall), str(cpu), f"{case.limit:.1%}", verdicts[-1]])
@@ -266,7 +280,7 @@ def main() -> int:
     header = ["what", "wall time, median (95 % interval)", "CPU time of the job", "limit", "verdict"]
     about = (
         f"A job on one of {os.cpu_count()} cores, {wanted.pairs} pairs of {wanted.phase:g} s with "
-        f"and {wanted.phase:g} s without what records it."
+        f"and {wanted.phase:g} s without what records it; of a watch {CASES[2].least_s:g} s, and as many fewer."
     )
     text = f"{about}\n\n{table(rows, header)}"
     print(text)

@@ -30,8 +30,6 @@ from stepscope.watching.watcher import load_state
 
 JOB = Path(__file__).with_name("switched_job.py")
 SWITCHED = ("slow_loader", "fsync", "tiny_syncs", "garbage", "float64", "gil_hog", "core_contention", "larger_batch")
-#: Seconds: until the first fault, with a fault, and after one.
-WARM_S, ON_S, OFF_S = 90.0, 30.0, 40.0
 #: How soon what belongs to a recording that was killed must have ended.
 GONE_S = 5.0
 #: A step is slow if it takes so much longer than the median of those before the fault.
@@ -75,18 +73,18 @@ def try_faults(given: argparse.Namespace) -> None:
     for name in ("steps", "log.jsonl"):
         (out / name).unlink(missing_ok=True)
     names = given.faults or list(SWITCHED)
-    job = watched(out, given, WARM_S + len(names) * (ON_S + OFF_S) + 30)
-    time.sleep(WARM_S)
+    job = watched(out, given, given.warm + len(names) * (given.on + given.off) + 30)
+    time.sleep(given.warm)
     rows = []
     try:
         for name in names:
             on = time.time()
             (out / "fault").write_text(name, encoding="utf-8")
-            time.sleep(ON_S)
+            time.sleep(given.on)
             (out / "fault").write_text("none", encoding="utf-8")
             off = time.time()
-            time.sleep(OFF_S)
-            rows.append(trial(out, name, on, off))
+            time.sleep(given.off)
+            rows.append(trial(out, name, on, off, off + given.off))
             print(rows[-1], flush=True)
     finally:
         with contextlib.suppress(ProcessLookupError):
@@ -95,9 +93,9 @@ def try_faults(given: argparse.Namespace) -> None:
     print(f"{sum(' right' in row for row in rows)} of {len(rows)} causes right")
 
 
-def trial(out: Path, name: str, on: float, off: float) -> str:
+def trial(out: Path, name: str, on: float, off: float, end: float) -> str:
     """What was said of a fault that was on between two times."""
-    said = [one for one in events(out / "log.jsonl") if on <= one["unix_s"] <= off + OFF_S]
+    said = [one for one in events(out / "log.jsonl") if on <= one["unix_s"] <= end]
     alarms = [one for one in said if one["event"] == "alarm" and one["unix_s"] <= off + 2]
     causes = [one for one in said if one["event"] == "cause"]
     own = steps(out / "steps")
@@ -184,6 +182,9 @@ def main() -> None:
     parser.add_argument("--python", default=sys.executable, help="a Python that has torch")
     parser.add_argument("--faults", nargs="*", choices=SWITCHED, help="in this order; a fault may come again")
     parser.add_argument("--false-alarms", default="1/week")
+    parser.add_argument("--warm", type=float, default=90, help="seconds until the first fault")
+    parser.add_argument("--on", type=float, default=30, help="seconds with a fault")
+    parser.add_argument("--off", type=float, default=40, help="seconds after a fault")
     parser.add_argument("--seconds", type=float, default=7200)
     parser.add_argument("--times", type=int, default=50)
     given = parser.parse_args()

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
         WouldOverwrite,
     )
     from stepscope.core.report import Report
-    from stepscope.core.step import step
+    from stepscope.core.step_marker import step
     from stepscope.core.trace import Results, Run, Trace
     from stepscope.timing import Bench
 
@@ -90,7 +90,7 @@ _HOMES = {
     ),
     **dict.fromkeys(("Trace", "Results", "Run"), "stepscope.core.trace"),
     "Report": "stepscope.core.report",
-    "step": "stepscope.core.step",
+    "step": "stepscope.core.step_marker",
     "Bench": "stepscope.timing",
     "Comparison": "stepscope.comparison",
     **dict.fromkeys(

@@ -9,11 +9,13 @@ import os
 import sys
 from pathlib import Path
 
+import polars as pl
 import pytest
 from jsonschema import validate
 from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
+from stepscope.agents import server as server_module
 from stepscope.agents.answers import MOST_BYTES, SCHEMA
 from stepscope.agents.roots import Runs
 from stepscope.agents.server import server
@@ -94,7 +96,42 @@ def test_explain_leads_from_a_finding_to_its_longest_spans():
     assert all(any(span[name] is not None for span in spans) for name in names)
 
 
+def test_where_no_name_is_known_the_longest_row_of_the_evidence_says_when():
+    rows = pl.DataFrame({"ts_ns": [5, 7, None], "dur_ns": [10, 20, 30]})
+    assert server_module._stretch_of(rows) == (7, 27)
+    assert server_module._stretch_of(rows.drop("ts_ns")) is None
+
+
 @pytest.mark.slow
+def test_explain_shows_the_spans_during_the_longest_gap_on_its_rank(tmp_path):
+    kernel = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7}
+    for rank in range(2):
+        # Rank 0 has a gap of 4 ms in each step, rank 1 one of 1 ms; the host is in an operator meanwhile.
+        gap = 4_000 - 3_000 * rank
+        events = [{"ph": "M", "name": "process_labels", "pid": 0, "args": {"labels": "GPU 0"}}]
+        for step in range(4):
+            at, correlation = 20_000 * step, 2 * step + 1
+            events += [
+                {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{step}", "pid": 1, "tid": 1, "ts": at,
+                 "dur": 19_000},
+                {"ph": "X", "cat": "cpu_op", "name": "aten::slow", "pid": 1, "tid": 1, "ts": at + 1_010, "dur": gap},
+            ]  # fmt: skip
+            for i, start in enumerate((at + 10, at + 1_000 + gap)):
+                launch = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1, "ts": start}
+                events += [
+                    {**launch, "dur": 5, "args": {"correlation": correlation + i}},
+                    {**kernel, "ts": start + 6, "dur": 990, "args": {"correlation": correlation + i, "device": 0}},
+                ]
+        whole = {"distributedInfo": {"rank": rank, "world_size": 2}, "traceEvents": events}
+        (tmp_path / f"rank{rank}.json").write_text(json.dumps(whole))
+    findings = answer("report", root=tmp_path, run=".")["findings"]
+    number = next(one["finding"] for one in findings if "waits for" in one["title"])
+    found = answer("explain", root=tmp_path, run=".", finding=number)
+    assert found["evidence"]["table"] == "idle"
+    ranks = {row[[column["name"] for column in found["columns"]].index("rank")] for row in found["rows"]}
+    assert ranks == {0}
+
+
 def test_the_next_calls_can_be_made_as_they_are():
     following = answer("report", run=DECODE)["next"]
     results = asked(("open", {"paths": [DECODE]}), *((one["tool"], one["arguments"]) for one in following))
@@ -117,7 +154,11 @@ def test_the_next_calls_can_be_made_as_they_are():
         ("report", {"run": "run-000000000000"}, "open"),
         ("compare", {"base": DECODE}, "other"),
         ("open", {"paths": []}, "1 to"),
-        ("no such tool", {}, ""),
+        ("no such tool", {}, "tools are open, report"),
+        ("open", {"paths": DECODE}, "paths: Input should be a valid list. arguments of open are paths"),
+        ("report", {"handle": DECODE}, "run: Field required. arguments of report are run"),
+        ("show", {"run": DECODE, "table": "operators", "where": "calls > 10ms"}, "numbers have no units"),
+        ("sql", {"run": DECODE, "query": "SELECT * FROM kernel"}, "information_schema.columns"),
         ("x" * 100_000, {}, ""),
         ("report", {"run": "x" * 100_000}, "below"),
         ("show", {"run": DECODE, "table": "y" * 100_000}, ""),

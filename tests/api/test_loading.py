@@ -12,7 +12,7 @@ from stepscope.api.loading import FileOpener, loaded, named_as
 from stepscope.core.errors import StepscopeError
 from stepscope.core.trace import Opener, Trace
 from stepscope.readers import SideFiles
-from stepscope.store.blobs import settled
+from stepscope.store.cache_keys import settled
 
 
 @pytest.fixture

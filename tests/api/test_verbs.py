@@ -193,7 +193,7 @@ def test_files_that_were_never_opened_are_read_by_several_before_a_query(folder,
     monkeypatch.setenv("STEPSCOPE_CACHE", "1")
     monkeypatch.setenv("STEPSCOPE_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(store, "LEAST_BYTES", 10)
-    monkeypatch.setattr(store.blobs, "LEAST_PACKED", 10)
+    monkeypatch.setattr(store.cache_keys, "LEAST_PACKED", 10)
     asked = []
     real = workers.plan
     monkeypatch.setattr(workers, "plan", lambda paths: asked.append(list(paths)) or real(paths, workers=2))

@@ -28,7 +28,8 @@ sys.exit(5)
         ([], "give a command"),
         (["--pid", "1", "--follow", "x"], "give a command"),
         (["--metrics", "localhost:1", "--follow", "x"], "give a command"),
-        (["--", "true"], "both are needed"),
+        (["--", "true"], "name a folder for the recording"),
+        (["-o", "x", "--follow", "y"], "there is none"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(arguments, message, capsys):

@@ -47,7 +47,8 @@ def capture(*layers, size=32, named=True, begins=0.0):
             span("cuda_runtime", "hipStreamEndCapture", ts, 1.0, correlation=3000 + number),
         ]
         ts += 10
-        events.append(span("user_annotation", f"capture_{size}_FULL", first - 1, ts - first))
+        if size is not None:
+            events.append(span("user_annotation", f"capture_{size}_FULL", first - 1, ts - first))
     return events
 
 
@@ -196,6 +197,40 @@ def test_a_batch_is_filled_up_to_the_next_captured_size(recorded):
     captures = {f"bs_{n}_rank0.json": capture(LAYER, size=n) for n in (8, 16, 32, 64)}
     trace = recorded(replay(KERNELS, annotation="step[DECODE bs=20]"), captures)
     assert operators(trace) == JOINED
+
+
+@pytest.mark.parametrize(
+    ("annotation", "joined"),
+    [
+        ("step[DECODE bs=20]", True),
+        ("execute_context_0(0)_generation_20(20)", True),
+        ("decode[bs=20/32 tok=20 d=20]", True),
+        ("step[TARGET_VERIFY bs=20]", False),
+        (None, False),
+    ],
+)
+def test_of_captures_of_several_sizes_none_is_guessed(recorded, annotation, joined):
+    captures = {f"Runner_bs_{n}_rank0.json": capture(LAYER, size=None) for n in (8, 16, 32, 64)}
+    trace = recorded(replay(KERNELS, annotation=annotation), captures)
+    assert (operators(trace) == JOINED) is joined
+    assert joined or "no range states the size" in issue(trace, "capture_refused")[1]
+
+
+def test_a_capture_of_all_sizes_in_one_file_states_them_by_the_tokens_that_are_embedded(recorded, tmp_path):
+    events = []
+    for number, size in enumerate((64, 32, 16)):
+        graph = capture(LAYER, size=None, begins=1000.0 * number)
+        tokens = span("cpu_op", "aten::embedding", graph[0]["ts"] + 3, 1.0, **{"Input Dims": [[100, 4], [size], []]})
+        events += [*graph, tokens]
+    recorded(replay(KERNELS, annotation="step[DECODE bs=30]"), {"cuda_graph_capture-Runner-TP-0.json": events})
+    (tmp_path / "capture_traces").rename(tmp_path / "graph_capture_profile")
+    run = tmp_path / "1763"
+    run.mkdir()
+    (tmp_path / "profile.json").rename(run / "1763-TP-0.trace.json")
+    trace = open_trace(str(run / "1763-TP-0.trace.json"))
+    assert operators(trace) == JOINED
+    captured = open_trace(str(tmp_path / "graph_capture_profile" / "cuda_graph_capture-Runner-TP-0.json"))
+    assert [graph.size for graph in graphs_of(captured)] == [64, 32, 16]
 
 
 def test_captures_of_other_kernels_are_refused(recorded):

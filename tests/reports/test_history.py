@@ -51,7 +51,9 @@ def test_each_kind_of_change_has_a_sentence(kind, after, title) -> None:
 
 
 def test_a_series_without_changes_says_so() -> None:
-    assert history_report(series(4), "store").headline == "4 runs, 1970-01-01 · step 10 ms · no change"
+    assert history_report(series(5), "store").headline == "5 runs, 1970-01-01 · step 10 ms · no change"
+    few = "4 runs, 1970-01-01 · step 10 ms · too few runs to tell a change, which takes 5"
+    assert history_report(series(4), "store").headline == few
 
 
 def test_single_runs_of_long_ago_are_no_findings_and_the_last_twenty_are_shown() -> None:

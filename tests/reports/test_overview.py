@@ -25,7 +25,7 @@ from stepscope.reports.overview import (
     summarise,
     summarise_file,
 )
-from stepscope.store.blobs import settled as is_settled
+from stepscope.store.cache_keys import settled as is_settled
 
 US = 1_000
 

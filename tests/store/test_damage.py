@@ -19,7 +19,7 @@ from stepscope import store
 from stepscope.core.schema import TABLES
 from stepscope.store import CacheWarning, _cache
 from stepscope.store._cache import find_trace, find_value, put_trace, put_value
-from stepscope.store.blobs import settled
+from stepscope.store.cache_keys import settled
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="owners and modes of 
 def path(tmp_path, where, monkeypatch) -> str:  # noqa: ARG001  the cache
     """A small trace that is cached whatever its size, and written long enough ago."""
     monkeypatch.setattr(store, "LEAST_BYTES", 0)
-    monkeypatch.setattr(store.blobs, "LEAST_PACKED", 0)
+    monkeypatch.setattr(store.cache_keys, "LEAST_PACKED", 0)
     events = [
         {"ph": "X", "cat": "cpu_op", "name": f"aten::op{i % 3}", "pid": 1, "tid": 1, "ts": 10 * i, "dur": 5}
         for i in range(20)

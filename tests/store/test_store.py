@@ -21,7 +21,7 @@ from stepscope.readers.formats import FORMATS
 def file(tmp_path, monkeypatch):
     """A trace that is worth keeping, written long enough ago."""
     monkeypatch.setattr(store, "LEAST_BYTES", 1000)
-    monkeypatch.setattr(store.blobs, "LEAST_PACKED", 100)
+    monkeypatch.setattr(store.cache_keys, "LEAST_PACKED", 100)
     path = tmp_path / "rank2.json"
     write(path)
     return path
@@ -141,9 +141,9 @@ def test_a_reader_that_looks_elsewhere_is_not_kept(where, file, monkeypatch):
 
 
 def test_small_files_are_not_kept(where, file, monkeypatch):
-    monkeypatch.setattr(store.blobs, "LEAST_PACKED", 10**9)
+    monkeypatch.setattr(store.cache_keys, "LEAST_PACKED", 10**9)
     assert store.file_key(str(file), ()) is None
-    monkeypatch.setattr(store.blobs, "LEAST_PACKED", 100)
+    monkeypatch.setattr(store.cache_keys, "LEAST_PACKED", 100)
     monkeypatch.setattr(store, "LEAST_BYTES", 10**9)
     load(file)
     assert kept(where) == []

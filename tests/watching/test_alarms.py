@@ -66,6 +66,15 @@ def test_a_slowdown_that_is_not_worth_it_is_no_alarm_and_hides_none():
     assert (alarm.kind, alarm.cycle, alarm.limit) == ("stall", 20_040, pytest.approx(1.4))
 
 
+def test_early_a_level_within_what_single_steps_reach_is_no_alarm():
+    rng = np.random.default_rng(0)
+    steady = rng.normal(0, 0.01, 400)
+    steady[300:340] += 0.3
+    assert [kind for kind, *_ in _watch(steady)[0]] == ["stall", "slow"]
+    busy = steady + (rng.random(400) < 0.2) * 0.5
+    assert "slow" not in [kind for kind, *_ in _watch(busy)[0]]
+
+
 def test_creeping_growth_is_reported():
     times = _healthy(60_000)
     times[40_000:] += np.linspace(0, 0.4, 20_000)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import subprocess
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -51,9 +53,25 @@ def test_a_job_that_has_no_steps_any_more_is_over(tmp_path, monkeypatch, steps, 
     assert source.is_over()
 
 
+@pytest.mark.parametrize(("free", "status"), [(0, "the disk of run is full, so its steps cannot be read"), (10**6, "")])
+def test_a_full_disk_is_said(monkeypatch, free, status):
+    monkeypatch.setattr(job_source.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    assert JobSource(Job(Path("run"))).status() == status
+
+
+def _alarmed(folder):
+    """A job whose process 1 is slow."""
+    source = JobSource(Job(folder))
+    source.read({})
+    return source
+
+
+ALARM = {"kind": "slow", "stream": "process 1", "step_ns": 5}
+
+
 def test_without_the_last_seconds_the_cause_is_unknown(tmp_path, monkeypatch):
     monkeypatch.setattr(job_source, "dump", lambda _: (_ for _ in ()).throw(StepscopeError("no ring", "")))
-    assert JobSource(Job(tmp_path)).cause({}) == {"text": "cause unknown: no ring", "causes": []}
+    assert _alarmed(tmp_path).cause(ALARM) == {"text": "cause unknown: no ring", "causes": []}
 
 
 class Compare:
@@ -80,7 +98,7 @@ def test_the_cause_of_an_alarm_comes_with_a_page(tmp_path, monkeypatch):
         "statement": "The disk is slow.",
     }
     compare = Compare(monkeypatch, tmp_path, json.dumps({"causes": [cause], "verdict": "different"}))
-    event = JobSource(Job(tmp_path)).cause({})
+    event = _alarmed(tmp_path).cause(ALARM)
     page = f"{tmp_path}/dump.html"
     assert event == {
         "text": f"cause, certain: disk_io: The disk is slow.; see {page}", "causes": [cause],
@@ -91,5 +109,24 @@ def test_the_cause_of_an_alarm_comes_with_a_page(tmp_path, monkeypatch):
 
 def test_a_comparison_that_is_refused_says_why(tmp_path, monkeypatch):
     Compare(monkeypatch, tmp_path, "", "warning: x\nerror: only counters were recorded\nhint: y")
-    event = JobSource(Job(tmp_path)).cause({})
+    event = _alarmed(tmp_path).cause(ALARM)
     assert event["text"] == f"cause unknown: only counters were recorded; see stepscope report {tmp_path}/dump"
+
+
+def test_waits_for_a_core_in_the_slow_steps_are_the_first_cause(tmp_path, monkeypatch):
+    Compare(monkeypatch, tmp_path, json.dumps({"causes": [], "verdict": "no_difference"}))
+    asked = []
+
+    def cause_of(*given):
+        asked.append(given)
+        return {"category": "cpu_contention", "certainty": "likely", "statement": "It waited."}
+
+    monkeypatch.setattr(job_source.core_waits, "cause_of", cause_of)
+    monkeypatch.setattr(job_source.time, "time", lambda: 50.0)
+    event = _alarmed(tmp_path).cause(ALARM)
+    [(counters, pid, steps, from_s, until_s)] = asked
+    assert (counters, pid) == (tmp_path / "dump" / "counters.csv.gz", 7)
+    assert [step.end_s for step in steps] == [pytest.approx(50), pytest.approx(50)]
+    assert (from_s, until_s) == (pytest.approx(50), pytest.approx(50))
+    assert event["text"].startswith("cause, likely: cpu_contention: It waited.; see ")
+    assert event["is_usual"] is True

@@ -141,3 +141,18 @@ def test_ten_times_the_load_is_no_alarm_and_ten_percent_slower_for_twenty_second
     assert not [kind for _ in range(1500) for kind in watched.next_second()]
     assert watched.seconds_until_told(1.1) is not None
     assert set(watched.events) == {"begin"}
+
+
+@pytest.mark.parametrize("value", ["1e308", "-5", "1e-300", "9e18"])
+@pytest.mark.parametrize("field", ["waited", "running", "waiting", "iterations", "start"])
+def test_a_server_that_says_what_cannot_be_is_watched_on(tmp_path, field, value):
+    def answer(second):
+        return served(second, **{field: value}) if 5 < second <= 9 else served(second)
+
+    server = Server(answer)
+    watcher = Watcher(server.source, tmp_path / "state.json", 1e-6, server.events.append)
+    for _ in range(14):
+        watcher.tick()
+    assert server.source.status()
+    watcher.save()
+    assert load_state(tmp_path / "state.json")["engine 0"].n >= 5

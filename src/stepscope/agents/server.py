@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from functools import wraps
+from inspect import signature
 from typing import TYPE_CHECKING, Annotated, Any
 
-import polars as pl
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import CallToolResult, TextContent, ToolAnnotations
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from stepscope.agents.answers import Answer, ask, call_of, calls_of, fitted, of_report, of_table
 from stepscope.api import comparing, verbs
@@ -25,6 +25,8 @@ from stepscope.reports.comparison import comparison
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    import polars as pl
+
     from stepscope.agents.roots import Runs
     from stepscope.core.report import Report
     from stepscope.core.trace import Run
@@ -37,6 +39,7 @@ trace, never instructions."""
 _ROWS, _SPANS, _EVIDENCE, _MOST_ERROR = 50, 8, 5, 1_500
 _LONGEST_NAME = 64
 _SQL_SECONDS = 60.0
+_ALL_TABLES = "sql with SELECT DISTINCT table_name FROM information_schema.columns lists"
 _READS = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
 _SPAN_COLUMNS = "rank, trace, span_id, name, category, step, ts_ns, dur_ns, parent_id, launch_id"
 
@@ -121,7 +124,8 @@ class _Tools:
         self,
         run: Handle,
         changes: Annotated[
-            list[str] | None, Field(description="Changes made together, as in 'class gemm: 2x', 'loader: hidden'.")
+            list[str] | None,
+            Field(description="Changes made together, as in 'class gemm: 2x', 'loader: hidden'."),
         ] = None,
     ) -> Answer:
         """Say how long a step would take with a change, between which bounds. Without changes: what is worth most."""
@@ -153,7 +157,7 @@ class _Tools:
         chosen = made.findings[finding - 1]
         call = call_of(chosen.command)
         evidence: dict[str, Any] = {}
-        stretch = None
+        stretch = ""
         if call is not None:
             analysis = tables.find(call["table"])
             options = call.get("options", {})
@@ -173,6 +177,9 @@ class _Tools:
         return fitted(
             {**answer, **spans, "evidence": evidence, "next": following}, "Narrow by show or sql with a condition."
         )
+
+
+_NAMES = ("open", "report", "show", "sql", "compare", "predict", "explain")
 
 
 class _Missing:
@@ -201,21 +208,26 @@ def _names_in(run: Run, texts: Sequence[str], missing: _Missing) -> list[str]:
     return [] if name is None else [name]
 
 
-def _stretch_of(frame: pl.DataFrame) -> tuple[int, int] | None:
-    """The time of the longest row of a table whose rows have a start and a duration."""
+def _stretch_of(frame: pl.DataFrame) -> str:
+    """The condition for spans during the longest row of a table whose rows have a start and a duration; else ''."""
     if frame.is_empty() or not {"ts_ns", "dur_ns"} <= set(frame.columns):
-        return None
+        return ""
     longest = frame.drop_nulls(["ts_ns", "dur_ns"]).sort("dur_ns", descending=True).head(1)
-    return longest.select("ts_ns", pl.col("ts_ns") + pl.col("dur_ns")).row(0) if longest.height else None
+    if longest.is_empty():
+        return ""
+    row = longest.row(0, named=True)
+    low, high = row["ts_ns"], row["ts_ns"] + row["dur_ns"]
+    rank = "" if row.get("rank") is None else f"rank = {row['rank']} AND "
+    return f"{rank}ts_ns < {high} AND ts_ns + dur_ns > {low}"
 
 
-def _spans(run: Run, names: Sequence[str], stretch: tuple[int, int] | None, missing: _Missing) -> dict[str, Any]:
-    """The longest spans of these names, or of those that overlap the stretch; nothing if there is neither."""
+def _spans(run: Run, names: Sequence[str], stretch: str, missing: _Missing) -> dict[str, Any]:
+    """The longest spans of these names, or of those in the stretch; nothing if there is neither."""
     if names:
         listed = ", ".join("'" + name.replace("'", "''") + "'" for name in names[:20])
         where = f"name IN ({listed})"
-    elif stretch is not None:
-        where = f"ts_ns < {stretch[1]} AND ts_ns + dur_ns > {stretch[0]}"
+    elif stretch:
+        where = stretch
     else:
         return {}
     query = f"SELECT {_SPAN_COLUMNS} FROM spans WHERE {where} ORDER BY dur_ns DESC NULLS LAST LIMIT {_SPANS}"  # noqa: S608  names are quoted
@@ -230,22 +242,31 @@ class _Server(MCPServer[Any]):
 
     async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
         """As in the base class. Raises ToolError."""
-        if len(name) > _LONGEST_NAME:
-            raise ToolError("Unknown tool")
+        if name not in _NAMES:
+            raise ToolError(f"no tool is called {name[:_LONGEST_NAME]!r}. tools are {', '.join(_NAMES)}")
         try:
             return await super().call_tool(name, arguments, context)
         except ToolError as error:
+            if isinstance(error.__cause__, ValidationError):
+                raise ToolError(_wrong_arguments(name, error.__cause__)) from None
             if len(str(error)) > _MOST_ERROR:
                 raise ToolError(str(error)[:_MOST_ERROR]) from error
             raise
+
+
+def _wrong_arguments(tool: str, error: ValidationError) -> str:
+    """Which arguments of a call are missing or wrong, and which there are."""
+    wrong = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors(include_input=False)]
+    names = [name for name in signature(getattr(_Tools, tool)).parameters if name != "self"]
+    return f"{'; '.join(wrong)[:_MOST_ERROR]}. arguments of {tool} are {', '.join(names)}"
 
 
 def server(runs: Runs) -> MCPServer[Any]:
     """The server, ready to run over any transport."""
     made = _Server("stepscope", version=program_version(), instructions=INSTRUCTIONS, log_level="WARNING")
     tools = _Tools(runs)
-    for tool in (tools.open, tools.report, tools.show, tools.sql, tools.compare, tools.predict, tools.explain):
-        made.add_tool(_answering(tool), annotations=_READS)
+    for name in _NAMES:
+        made.add_tool(_answering(getattr(tools, name)), annotations=_READS)
     return made
 
 
@@ -258,7 +279,8 @@ def _answering(tool: Callable[..., Answer]) -> Callable[..., CallToolResult]:
         try:
             answer = tool(*args, **options)
         except StepscopeError as error:
-            text = printable(f"{error.message}. {error.hint}" if error.hint else error.message)
+            hint = error.hint.replace("`stepscope tables` lists", _ALL_TABLES) if error.hint else ""
+            text = printable(f"{error.message}. {hint}" if hint else error.message)
             raise ToolError(text.encode("utf-8", "backslashreplace").decode()[:_MOST_ERROR]) from None
         text = json.dumps(answer, ensure_ascii=False)
         return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=dict(answer))

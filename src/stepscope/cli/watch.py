@@ -86,8 +86,10 @@ def command(
     rate, worth = _rate(false_alarms), _share(least)
     if bool(command_line) + bool(follow) + (pid is not None) + bool(metrics) != 1:
         raise typer.BadParameter("give a command to run, --follow DIR, --pid N or --metrics URL", param_hint="COMMAND")
-    if bool(command_line) != bool(output):
-        raise typer.BadParameter("names the folder of a command's recording, and both are needed", param_hint="-o DIR")
+    if command_line and not output:
+        raise typer.BadParameter("name a folder for the recording of the command, as in -o run1", param_hint="-o DIR")
+    if output and not command_line:
+        raise typer.BadParameter("it is for the recording of a command, and there is none", param_hint="-o DIR")
     options = ["--false-alarms", false_alarms, "--least", least]
     named = {"--state": state, "--log": log, "--on-alarm": on_alarm, "--webhook": webhook, "--prometheus": prometheus}
     options += [part for name, value in named.items() if value not in ("", None) for part in (name, str(value))]

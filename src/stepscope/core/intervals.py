@@ -12,9 +12,13 @@ once in a tree of maxima of ends: O(n log n) whatever the depth and whether or n
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -58,6 +62,20 @@ def union_by(groups: Ints, starts: Ints, ends: Ints) -> tuple[Ints, Ints, Ints]:
     placed_starts, placed_ends = union(axis.place(index, starts), axis.place(index, ends))
     index = placed_starts // axis.width
     return names[index].astype(np.int64), axis.times(index, placed_starts), axis.times(index, placed_ends)
+
+
+def apart(groups: Ints, starts: Ints, ends: Ints) -> tuple[Ints, Ints, Callable[[Intervals], Intervals]]:
+    """Intervals of groups (from 0, at least one), each group's in a stretch of its own, and what gives times back.
+
+    Sets of such intervals are united and subtracted for all groups at once, and no group's touch another's.
+    """
+    axis = _axis(int(groups.max()) + 1, starts, ends)
+
+    def back(iv: Intervals) -> Intervals:
+        index = iv[0] // axis.width
+        return axis.times(index, iv[0]), axis.times(index, iv[1])
+
+    return axis.place(groups, starts), axis.place(groups, ends), back
 
 
 def total(iv: Intervals) -> int:

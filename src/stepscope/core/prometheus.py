@@ -11,25 +11,29 @@ from typing import NamedTuple
 
 #: A sample: a name, perhaps labels, a value, perhaps a time (ms since 1970; OpenMetrics: s). Also for Polars.
 SAMPLE = (
-    r"^\s*(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)\s*(?:\{(?P<labels>.*)\})?\s+(?P<value>[-+.0-9eE]+|[-+]?[Ii]nf|NaN)"
+    r"^\s*(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)(?:\s*\{(?P<labels>.*)\})?\s+(?P<value>[-+.0-9eE]+|[-+]?[Ii]nf|NaN)"
     r"(?:\s+(?P<time>-?[0-9.]{1,20}))?\s*$"
 )
 #: What follows a sample in OpenMetrics: one of the values that it counts.
 EXEMPLAR = r"\s# \{.*$"
 #: A comment before each scrape of a file that holds several, with its time in ns since 1970.
 SCRAPED = r"^# scraped (?P<unix_ns>\d{16,19})$"
-#: Metrics of vLLM, SGLang and TensorRT-LLM, without the engine's name: part of the KV cache in use, requests stopped
-#: (those counted up first), requests in the queue.
-CACHE_USE = ("kv_cache_usage_perc", "gpu_cache_usage_perc", "token_usage", "kv_cache_utilization")
+#: Metrics of vLLM, SGLang, LMDeploy, TensorRT-LLM, llama.cpp, TGI, Dynamo and Triton, without the engine's name: part
+#: of the KV cache in use, requests stopped (those counted up first), requests in the queue.
+CACHE_USE = ("kv_cache_usage_perc", "gpu_cache_usage_perc", "token_usage", "kv_cache_utilization",
+             "kv_cache_usage_ratio", "kv_cache_block_metrics_fraction")  # fmt: skip
 PREEMPTED = ("num_preemptions_total", "num_preemptions", "num_retracted_requests_total", "num_retracted_reqs")
-WAITING = ("num_requests_waiting", "num_queue_reqs")
+WAITING = ("num_requests_waiting", "num_queue_reqs", "requests_deferred", "tgi_queue_size", "queued_requests",
+           "inference_pending_request_count", "request_metrics_waiting")  # fmt: skip
+#: Labels of Triton's metrics of TensorRT-LLM that say what is counted: they belong to the name.
+OF_NAME = ("kv_cache_block_type", "request_type")
 #: From so much of the KV cache on it is full.
 CACHE_FULL = 0.95
 CACHE_ADVICE = (
     "→ more memory for it (--gpu-memory-utilization of vLLM, --mem-fraction-static of SGLang), an FP8 cache, or fewer"
     " requests at once (--max-num-seqs, --max-running-requests)"
 )
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_LABEL = re.compile(r'(?<!\w)(\w+)="((?:[^"\\]|\\.)*)"')
 _SAMPLE, _EXEMPLAR = re.compile(SAMPLE), re.compile(EXEMPLAR)
 
 

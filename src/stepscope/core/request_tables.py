@@ -49,8 +49,8 @@ EXPERT_TOKENS = Table(
     (
         Column("phase", Name, "prefill or decode; null: not recorded", key=True),
         Column("layer", pl.Int64(), "number of the layer among those with experts", key=True),
-        Column("rank", pl.Int32(), "the rank that holds the expert", key=True),
-        Column("expert", pl.Int64(), "number of the expert on its rank", key=True),
+        Column("rank", pl.Int32(), "the rank that holds the expert; null: not recorded", key=True),
+        Column("expert", pl.Int64(), "number of the expert on its rank, or of all if no rank is recorded", key=True),
         Column("n_tokens", pl.Int64(), "tokens that it got in all of the recording"),
     ),
     never_null=("layer", "expert", "n_tokens"),

@@ -33,6 +33,15 @@ if TYPE_CHECKING:
 RAW = "trace."
 RANK = Column("rank", pl.Int32(), "rank of the process in its job", key=True)
 TRACE = Column("trace", pl.String(), "the file of the row", key=True)
+#: Means, each with the sum and the count that it is made of.
+_MEANS = {
+    "mean_ns": ("total_ns", "calls"),
+    "mean_bytes": ("bytes", "calls"),
+    "host_mean_ns": ("host_total_ns", "calls"),
+}
+#: Ratios that are means, weighted by a duration.
+_WEIGHTED = {"tc_self_ratio": "device_self_ns", "tc_total_ratio": "device_total_ns", "est_occupancy_ratio": "total_ns",
+             "tensor_ratio": "total_ns", "dram_ratio": "total_ns", "sm_ratio": "total_ns"}  # fmt: skip
 ROWS = Column("n_rows", pl.Int64(), "rows that were combined")
 
 #: Columns that cannot be added up: points in time, levels, averages, shares.
@@ -157,6 +166,8 @@ def filtered(frame: pl.DataFrame, where: str | None, **extra: Any) -> pl.DataFra
 
 def _truth(frame: pl.DataFrame, condition: pl.Expr) -> pl.Series:
     """The condition's value for each row, or a single value if it uses no column."""
+    if not condition.meta.eq(condition.meta.undo_aliases()):  # SQL reads "10ms" as 10 with the name ms
+        raise ValueError("a word follows its end: numbers have no units, as in dur_ns > 10000000 for 10 ms")
     used = list(dict.fromkeys(condition.meta.root_names()))
     for name in used:
         if name not in frame.columns:
@@ -181,6 +192,28 @@ def grouped(frame: pl.DataFrame, table: Table, by: Sequence[str]) -> tuple[pl.Da
     result = result.sort(summed[0], descending=True, nulls_last=True, maintain_order=True)
     declared = {c.name: c for c in table.columns} | {ROWS.name: ROWS}
     return result, Table(table.name, table.doc, tuple(declared[c] for c in result.columns if c in declared))
+
+
+def over_traces(frame: pl.DataFrame, table: Table, by: Sequence[str]) -> tuple[pl.DataFrame, Table]:
+    """Rows of several traces that agree in `by` put together, as `grouped` does, in the order of the table's columns.
+
+    Means and shares that follow from sums are computed anew. A text stays where all rows have the same one.
+    """
+    sums = grouped(frame, table, by)[0]
+    texts = frame.select(cs.string() | cs.categorical() | cs.enum()).columns
+    alike = [pl.when(pl.col(c).n_unique() == 1).then(pl.col(c).first()).alias(c) for c in texts if c not in by]
+    weighted = [
+        ((pl.col(c) * pl.col(by_ns)).sum() / pl.when(pl.col(c).is_not_null()).then(pl.col(by_ns)).sum()).alias(c)
+        for c, by_ns in _WEIGHTED.items() if {c, by_ns} <= set(frame.columns)
+    ]  # fmt: skip
+    more = frame.group_by(by).agg(*alike, *weighted)
+    sums = sums.join(more, on=list(by), how="left", nulls_equal=True, maintain_order="left")
+    means = [(pl.col(a) / pl.col(n)).alias(c) for c, (a, n) in _MEANS.items() if {c, a, n} <= set(frame.columns)]
+    sums = sums.with_columns(means)
+    if {"share_ratio", "total_ns"} <= set(frame.columns):
+        sums = sums.with_columns(share_ratio=pl.col("total_ns") / pl.col("total_ns").sum())
+    declared = tuple(column for column in table.columns if column.name in sums.columns)
+    return sums.select(column.name for column in declared), Table(table.name, table.doc, declared)
 
 
 def ordered(frame: pl.DataFrame, table: Table, by: Sequence[str]) -> pl.DataFrame:

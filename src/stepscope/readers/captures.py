@@ -2,14 +2,18 @@
 
 A replayed graph (CUDA, HIP) is one call on the host and hundreds of kernels that belong to no operator. While a graph
 is captured, each launch is made under its operator, module and Python stack. Engines that serve models write a trace
-of that into the folder `capture_traces` beside the profile: vLLM as `graph_capture_rank_R….json.gz`, SGLang as
-`bs_B_rankR.json.gz`, both with an `execution_details.json`. The n-th launch of a kernel in the capture is the n-th run
-of that kernel in the replay; where the capture does not name kernels (CUDA), the n-th launch is the n-th kernel.
+of that into a folder beside the profile: vLLM as `capture_traces/graph_capture_rank_R….json.gz`, SGLang as
+`bs_B_rankR.json.gz` there, both with an `execution_details.json`, or in `graph_capture_profile` as
+`RUNNER_bs_B_rankR.json.gz` or, all sizes in one file, `cuda_graph_capture-RUNNER-TP-R.json.gz`. The n-th launch of a
+kernel in the capture is the n-th run of that kernel in the replay; where the capture does not name kernels (CUDA), the
+n-th launch is the n-th kernel.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -35,21 +39,29 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-#: The folder of capture traces, in that of the profile.
-FOLDER = "capture_traces"
+#: Folders of capture traces, in that of the profile or next to it.
+FOLDERS = ("capture_traces", "graph_capture_profile")
 DETAILS = "execution_details.json"
 _BEGIN, _END = "StreamBeginCapture", "StreamEndCapture"
-_RANK = re.compile(r"rank_?(\d{1,9})")
-#: What a capture is for, and what a step of the engine runs: its batch, or its tokens.
-_CAPTURED_SIZE = re.compile(r"^capture_(\d{1,9})(?:_|$)")
-_FILE_SIZE = re.compile(r"(?:^|/)bs_(\d{1,9})_")
-_RUN_SIZE = re.compile(r"^(?:execute_(\d{1,9})_context|step\[[^\]]*\bbs=(\d{1,9}))")
+_RANK = re.compile(r"(?:rank_?|-TP-)(\d{1,9})")
+#: What a capture is for, and what a step of the engine runs: its batch, or its tokens (several numbers add up).
+_CAPTURED_SIZE = re.compile(r"^capture_(?:graph_bs_)?(\d{1,9})(?:_|$)")
+_FILE_SIZE = re.compile(r"(?:^|/|_)bs_(\d{1,9})_")
+_RUN_SIZE = re.compile(
+    r"^(?:execute_(\d{1,9})_context|execute_context_\d+\((\d{1,9})\)_generation_\d+\((\d{1,9})\)"
+    r"|step\[(?:DECODE|EXTEND|MIXED)\b[^\]]*\bbs=(\d{1,9})|decode\[bs=(?:\d+/)?(\d{1,9})\b)"
+)
+_EMBEDDING = "aten::embedding"
 _CALLS = ("runtime", "driver")
 _CHOSEN = {"launch_id": pl.UInt32(), "graph": pl.Int64()}
 _MOST_DETAILS = 1 << 20
 _PLACE = ("of_kernel", "at")
 #: Operators and modules around a call that count, innermost first. Python stops programs at a depth of 1,000.
 _DEEPEST = 1_000
+#: Modules around a launch that are looked at, innermost first.
+_MOST_AROUND = 100
+#: What is added for each replayed kernel at the most, and beyond that.
+_MOST_NODES, _MORE_NODES = 64, 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +82,19 @@ class Graph:
 def capture_files(path: str, rank: int | None = None) -> list[str]:
     """The capture traces beside a profile; if their names have ranks, those of this rank."""
     folder, name = files.split(path)
-    inside = files.joined(folder, FOLDER)
-    if files.is_url(path) or folder.endswith(FOLDER) or name == DETAILS or not files.is_folder(inside):
+    if files.is_url(path) or folder.endswith(FOLDERS) or name == DETAILS:
         return []
-    return _in_folder(inside, rank)
+    above = [files.split(folder)[0]] if folder else []
+    around = (files.joined(one, inside) for one in (folder, *above) for inside in FOLDERS)
+    return next((_in_folder(one, rank) for one in around if files.is_folder(one)), [])
 
 
 def _given(path: str, rank: int | None) -> list[str]:
     """The capture that was named, or those in the folder that was."""
     if not files.is_folder(path):
         return [path]
-    inside = files.joined(path, FOLDER)
-    return _in_folder(inside if files.is_folder(inside) else path, rank)
+    inside = (one for name in FOLDERS if files.is_folder(one := files.joined(path, name)))
+    return _in_folder(next(inside, path), rank)
 
 
 def _in_folder(folder: str, rank: int | None) -> list[str]:
@@ -118,7 +131,11 @@ def with_captures(trace: Trace, path: str, open_file: Callable[[str], Trace], gi
     matched, refused = match(replays, graphs)
     for reason, n in refused.items():
         issues.add("capture_refused", "warning", n, f"launches of graphs without operators: {reason}")
-    if matched:
+    n_nodes = sum(graphs[at].nodes.height for at in matched.values())
+    if n_nodes > _MOST_NODES * replays.height + _MORE_NODES:
+        what = f"{n_nodes:,} operators and modules would be added to {replays.height:,} kernels and copies"
+        issues.add("capture_refused", "warning", len(matched), what)
+    elif matched:
         n_work = sum(graphs[at].launches.height for at in matched.values())
         what = f"of {replays.height:,} kernels and copies in replayed graphs have the operator of their capture"
         issues.add("graphs_joined", "info", n_work, what)
@@ -164,16 +181,15 @@ def _sizes_around(spans: pl.DataFrame, launches: pl.Series, pattern: re.Pattern[
     """The size that the innermost range around each launch states, by its name: launch_id, size (Int64)."""
     ranges = spans.filter(pl.col("category") == "user_range").select("span_id", "track_id", "ts_ns", "dur_ns", "name")
     texts = {name: pattern.search(name) for name in ranges["name"].unique().cast(pl.String)}
-    sizes = {name: int(next(filter(None, said.groups()))) for name, said in texts.items() if said is not None}
-    wanted = pl.DataFrame({"launch_id": launches}).with_columns(
-        track_id=spans["track_id"].gather(launches), ts_ns=spans["ts_ns"].gather(launches)
-    )
+    sizes = {name: sum(int(n) for n in said.groups() if n) for name, said in texts.items() if said is not None}
     stating = ranges.with_columns(size=pl.col("name").cast(pl.String).replace_strict(sizes, default=None))
-    stating = stating.drop_nulls("size").select(
-        "track_id", start="ts_ns", end=pl.col("ts_ns") + pl.col("dur_ns"), size=pl.col("size").cast(pl.Int64)
-    )
-    around = wanted.join(stating, on="track_id").filter(pl.col("ts_ns").is_between("start", "end"))
-    return around.sort("start").group_by("launch_id").agg(pl.col("size").last())
+    stating = stating.drop_nulls("size").select("span_id", pl.col("size").cast(pl.Int64))
+    is_stating = np.zeros(spans.height, np.bool_)
+    is_stating[stating["span_id"].to_numpy()] = True
+    parents = spans["parent_id"].cast(pl.Int64).fill_null(-1).to_numpy()
+    around = _Tree(spans, parents, nearest(parents, is_stating)).above(launches.to_numpy().astype(np.int64))
+    held = pl.DataFrame({"launch_id": launches, "span_id": pl.Series(around)}).filter(pl.col("span_id") >= 0)
+    return held.join(stating.cast({"span_id": pl.Int64}), on="span_id").select("launch_id", "size")
 
 
 def _stated_size(file: str) -> int | None:
@@ -208,12 +224,26 @@ def graphs_of(capture: Trace, stated: int | None = None) -> Iterator[Graph]:
     ).sort("window", "ts_ns")  # fmt: skip
     sizes = dict(_sizes_around(spans, begins, _CAPTURED_SIZE).iter_rows())
     tree = _Tree.of(spans)
+    embedded = _embedded_tokens(capture) if stated is None and not sizes else []
     for part in calls.partition_by("window", maintain_order=True):
-        size = sizes.get(part["begin_id"][0], stated)
+        low, high = part["from_ns"][0], part["until_ns"][0]
+        read = next((n for at, n in embedded if low < at < high), stated)
+        size = sizes.get(part["begin_id"][0], read)
         if stated is not None and size != stated:
             raise StepscopeError(f"it was captured for a size of {size}, and its name or {DETAILS} says {stated}")
         launches, nodes = tree.around(part)
         yield Graph(capture, size, launches, nodes)
+
+
+def _embedded_tokens(capture: Trace) -> list[tuple[int, int]]:
+    """When tokens are embedded, and how many: the size of a graph that nothing else states."""
+    spans = capture.spans.filter((pl.col("category") == "operator") & (pl.col("name").cast(pl.String) == _EMBEDDING))
+    shapes = spans.select("span_id", "ts_ns").join(capture.ops, on="span_id").select("ts_ns", "input_shapes")
+    sizes = []
+    for at, text in shapes.drop_nulls().sort("ts_ns").iter_rows():
+        with contextlib.suppress(ValueError, TypeError, IndexError):
+            sizes.append((at, math.prod(json.loads(text)[1])))
+    return sizes
 
 
 def _windows(spans: pl.DataFrame, begins: pl.Series, ends: pl.Series) -> pl.DataFrame:
@@ -222,7 +252,11 @@ def _windows(spans: pl.DataFrame, begins: pl.Series, ends: pl.Series) -> pl.Data
     closing = spans[ends].select("track_id", "ts_ns", until_ns="ts_ns").sort("ts_ns")
     paired = marks.join_asof(closing, on="ts_ns", by="track_id", strategy="forward", check_sortedness=False)
     ended = paired.drop_nulls("until_ns").unique(["track_id", "until_ns"], keep="last", maintain_order=True)
-    return ended.with_row_index("window").select("window", "begin_id", "from_ns", "until_ns")
+    # Of captures at the same time, on several threads, launches are those of the first.
+    apart = ended.sort("from_ns", "until_ns").filter(
+        (pl.col("from_ns") >= pl.col("until_ns").cum_max().shift()).fill_null(value=True)
+    )
+    return apart.with_row_index("window").select("window", "begin_id", "from_ns", "until_ns")
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +339,8 @@ def _fitting(names: pl.Series, size: int | None, graphs: Sequence[Graph]) -> tup
     if not alike:
         return "the captured kernels have other names"
     sizes = sorted({s for i in as_long if (s := graphs[i].size) is not None})
+    if size is None and len(sizes) > 1:
+        return f"no range states the size that ran, captured were {', '.join(map(str, sizes[:8]))}"
     if size is None or not sizes:
         return tuple(alike)
     all_sizes = sorted({graph.size for graph in graphs if graph.size is not None})
@@ -417,7 +453,9 @@ def _modules_around(spans: pl.DataFrame, launches: pl.Series) -> pl.Series:
     row = modules.above(launches.to_numpy().astype(np.int64))
     names = pl.concat([spans["name"].cast(pl.String), pl.Series("name", [""])])
     around = pl.Series("around", [""]).gather(np.zeros(row.size, np.uint32))
-    while (row >= 0).any():
+    for _ in range(_MOST_AROUND):
+        if not (row >= 0).any():
+            break
         around = names.gather(np.where(row >= 0, row, spans.height)) + "\n" + around
         row = np.where(row >= 0, modules.above(row), -1)
     return around.str.strip_chars("\n").alias("around")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from stepscope.analyses.communication.hang import HANG_GRAPH, graph_of, hang_of
+from stepscope.analyses.communication.hang_from_stacks import doing_now, hang_of_processes
 from stepscope.analyses.communication.hang_verdict import verdict_on
-from stepscope.analyses.communication.stuck_processes import doing_now, hang_of_processes
 from stepscope.core import units
 from stepscope.core.report import Block, Finding, Report
 from stepscope.core.schema import COUNTERS, PROCESSES

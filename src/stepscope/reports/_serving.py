@@ -33,6 +33,8 @@ _PIECES = 4
 _NOT_HOST = (ENDS, "idle kernel_wait", "idle other", "idle unlinked")
 #: Idle time whose cause `predict` can take away by itself.
 _MENDED = ("idle launching", "idle sync", "idle data_loading")
+#: That the device is used little says the same again.
+_UNDERUSED = "rule device_underused"
 _PADDED, _SAMPLED = 0.05, 0.02
 _HOST_CATEGORIES = ("operator", "python", "user_range", "module")
 
@@ -101,7 +103,8 @@ class Serving:
         busy = f"The device works for {percent(1 - self._idle_ratio())} of the time of decode steps"
         kind = most.kind if most.kind in _MENDED else "serving host"
         said = replace(most, kind=kind, title=title, details=(busy, *most.details))
-        return [said if cost is most else cost for cost in costs]
+        # A larger batch would not help: the device waits for the host, and not for work.
+        return [said if cost is most else cost for cost in costs if not cost.kind.startswith(_UNDERUSED)]
 
     def _graphs(self) -> list[Cost]:
         """Decode steps that replay no graph, where the device waits for launches."""
@@ -152,7 +155,8 @@ class Serving:
         between = ordered.filter(~is_decode & (pl.col("before") > 0) & (pl.col("after") > 0)).with_columns(
             late_ns=pl.col("dur_ns") - pl.when(pl.col("kind") == "mixed").then(number(typical)).otherwise(0.0)
         ).filter(pl.col("late_ns") > 0)  # fmt: skip
-        if between.is_empty():
+        stated, _ = timed_batches(self.trace.spans, self.trace.tracks)
+        if between.is_empty() or not stated["n_requests"].count():  # a loop reads prompts when it is done with others
             return []
         longest = float(between.group_by("before").agg(pl.col("late_ns").sum())["late_ns"].to_numpy().max())
         title = "Prefill delays decode: running requests wait while prompts are read"

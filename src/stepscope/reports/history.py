@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from stepscope.comparison.history.change_points import LEAST_SERIES
 from stepscope.comparison.history.series import HISTORY, OF_THE_PROGRAM, moment, rows_of
 from stepscope.core import units
 from stepscope.core.report import Block, Finding, Report, whole_command
@@ -64,7 +65,8 @@ def _headline(series: Series) -> str:
     step = f"step {units.duration(series.levels_ns[-1])}"
     n = units.counted(len(series.heads), "run")
     if not levels:
-        return f"{n}, {days} · {step} · no change"
+        few = f"too few runs to tell a change, which takes {LEAST_SERIES}"
+        return f"{n}, {days} · {step} · {few if len(series.heads) < LEAST_SERIES else 'no change'}"
     return f"{n}, {days} · {step} · {units.counted(len(levels), 'change')}, the last: {_sentence(series, levels[-1])}"
 
 

@@ -37,7 +37,7 @@ from stepscope.store._folder import (
     write_folder,
     write_run,
 )
-from stepscope.store.blobs import (
+from stepscope.store.cache_keys import (
     LEAST_PACKED,
     CacheKey,
     cache_value,

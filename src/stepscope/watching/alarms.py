@@ -15,7 +15,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import polars as pl
+
+from stepscope.watching.expected_time import MOST_LOG
+from stepscope.watching.medians import last_medians
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +36,7 @@ _LEARNT_BLOCKS, _MARGIN, _EARLY_GROWTH = 20, 0.05, 1.1
 _CHUNK, _HELD = 32, 32
 #: From so many blocks beyond it the limit is counted; at the most it is forgotten what half of the blocks said.
 _COUNTED, _MOST = 8.0, 64.0
-_TOP = 512
+_TOP, _LEAST_TOP = 512, 10
 #: Shapes of the tail that extrapolation allows, and the least excess in a tail.
 _SHAPES, _LEAST_EXCESS = (0.0, 0.5), 1e-4
 #: A single stall is worth an alarm if it is so many times what a level must be.
@@ -208,13 +210,44 @@ class StreamTest:
 
     @staticmethod
     def from_dict(state: Mapping[str, Any]) -> StreamTest:
-        """The state that `to_dict` made. Raises `KeyError`, `TypeError` or `ValueError` if it is another."""
-        tails: dict[str, Any] = {
-            kind: Tail(**{**state[kind], **{name: tuple(map(float, state[kind][name])) for name in ("top", "held")}})
-            for kind in KINDS
-        }
-        lists: dict[str, Any] = {name: tuple(map(float, state[name])) for name in ("errors", "times")}
-        return replace(StreamTest(**tails), **lists, usual=float(state["usual"]), n_usual=int(state["n_usual"]))
+        """The state that `to_dict` made. Raises an error of `BAD_STATE` if it is another."""
+        new = StreamTest()
+        tails: dict[str, Any] = {kind: _tail_from(state[kind], getattr(new, kind)) for kind in KINDS}
+        lists: dict[str, Any] = {name: tuple(map(_log, state[name])) for name in ("errors", "times")}
+        if len(lists["errors"]) >= SLOW_CYCLES or len(lists["times"]) >= CREEP_CYCLES:
+            raise ValueError("a window is longer than it is")
+        n_usual = _whole(state["n_usual"], _USUAL + 1)
+        return replace(StreamTest(**tails), **lists, usual=_log(state["usual"]), n_usual=n_usual)
+
+
+def _tail_from(state: Mapping[str, Any], new: Tail) -> Tail:
+    """The tail that `asdict` made, of the kind of a new one. Raises an error of `BAD_STATE`."""
+    lists: dict[str, Any] = {name: tuple(map(_log, state[name])) for name in ("top", "held")}
+    logs: dict[str, Any] = {
+        name: state[name] if state[name] in (None, -math.inf) else _log(state[name])
+        for name in ("greatest", "early", "alarm", "counted", "early_before")
+    }
+    bounds = {"position": new.block, "chunk_position": _CHUNK, "since": (1 << 30) + 1}
+    places: dict[str, Any] = {name: _whole(state[name], bound) for name, bound in bounds.items()}
+    tail = replace(new, n=float(state["n"]), **lists, **logs, **places)
+    n_known = len(tail.top)
+    is_usable = n_known >= min(tail.n, _LEAST_TOP) and n_known <= _TOP and None not in (tail.greatest, tail.early)
+    if not (0 <= tail.n < math.inf and is_usable and list(tail.top) == sorted(tail.top, reverse=True)):
+        raise ValueError("no such tail is learnt")
+    return tail
+
+
+def _log(value: Any) -> float:
+    """A logarithm of a ratio or of a time in ns."""
+    if not abs(number := float(value)) <= 2 * MOST_LOG:
+        raise ValueError("no ratio is so large")
+    return number
+
+
+def _whole(value: Any, bound: int) -> int:
+    if not 0 <= (number := int(value)) < bound:
+        raise ValueError("there is no such place")
+    return number
 
 
 def limits(test: StreamTest, rate: float) -> dict[str, float]:
@@ -230,6 +263,17 @@ def _share(kind: str, rate: float) -> float:
     return rate / len(KINDS) * (CREEP_CYCLES if kind == "creep" else 1)
 
 
+def _spread(test: StreamTest) -> float:
+    """What single cycles reach in half of the blocks of `stall`, while little is known of `slow`; later 0.
+
+    The load of a machine changes by the minute. Few blocks have not seen how long it stays high, but their single
+    cycles have seen how high it is.
+    """
+    if test.slow.n >= _LEARNT_BLOCKS:
+        return 0.0
+    return float(np.median(test.stall.top)) if test.stall.top else max(test.stall.early, 0.0)
+
+
 def find_alarms(
     test: StreamTest, error: Floats, log_time: Floats, rate: float, least: float = 0.0
 ) -> tuple[list[Alarm], StreamTest]:
@@ -240,6 +284,21 @@ def find_alarms(
     `least` is the smallest slowdown that is worth an alarm, as a ratio above 1; of a single stall it is four times
     that.
     """
+    alarms: list[Alarm] = []
+    start = 0
+    while start < len(error):
+        # While limits follow what is learned of single cycles, they do so at the same cycles however these come.
+        room = len(error) if test.slow.n >= _LEARNT_BLOCKS else _CHUNK - test.stall.chunk_position
+        part = slice(start, start + room)
+        found, test = _alarms_of_part(test, error[part], log_time[part], rate, least)
+        alarms += [replace(alarm, cycle=start + alarm.cycle) for alarm in found]
+        start += room
+    return alarms, test
+
+
+def _alarms_of_part(
+    test: StreamTest, error: Floats, log_time: Floats, rate: float, least: float
+) -> tuple[list[Alarm], StreamTest]:
     is_known = ~np.isnan(error)
     place_of = np.flatnonzero(is_known)
     error, log_time = error[is_known], log_time[is_known]
@@ -256,9 +315,9 @@ def find_alarms(
     n = np.arange(len(error))
     stall = collect("stall", error, n, math.log1p(_STALL * least))
     recent = np.concatenate([test.errors, error])
-    medians = pl.Series(recent).rolling_median(SLOW_CYCLES).to_numpy()[len(test.errors) :]
+    medians = last_medians(test.errors, error, SLOW_CYCLES, SLOW_CYCLES)
     full = ~np.isnan(medians)
-    slow = collect("slow", medians[full], n[full], floor)
+    slow = collect("slow", medians[full], n[full], max(floor, _spread(test)))
     times = np.concatenate([test.times, log_time])
     n_medians = len(times) // CREEP_CYCLES
     levels = np.median(times[: n_medians * CREEP_CYCLES].reshape(-1, CREEP_CYCLES), axis=1)

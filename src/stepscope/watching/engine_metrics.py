@@ -6,7 +6,6 @@ mean time of a token, and of a decode iteration. The work of the interval is its
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -44,6 +43,10 @@ _ENGINE = re.compile(r"(vllm|sglang):(\w+)")
 _START, _CACHE_SIZE = "process_start_time_seconds", "vllm:cache_config_info"
 #: Engines that are watched at the most; a server has one for each data-parallel rank.
 MOST_ENGINES = 64
+#: What a metric can be, but for 0. What lies beyond is left out, and what is less is 0.
+_LEAST, _MOST = 1e-9, 2.0**63
+#: Work of an iteration that is believed: requests, tokens of each, tokens of prompts.
+_MOST_WORK = (1e5, 1e8, 1e9)
 #: An interval needs so many output tokens for their mean time, and is no longer.
 LEAST_TOKENS, _LONGEST_S = 10, 10.0
 
@@ -92,20 +95,21 @@ def read_engines(text: str, at_s: float) -> dict[str, Reading]:
     start_s, cache_tokens = 0.0, dict[str, float]()
     engines: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
     for sample in samples_of("\n".join(lines)):
-        if not math.isfinite(sample.value):
+        if not 0 <= sample.value < _MOST:  # nor if it is no number
             continue
+        value = sample.value if sample.value >= _LEAST else 0.0
         labels = labels_of(sample)
         number = labels.get("engine", "0")
         match = _ENGINE.fullmatch(sample.name)
         if sample.name == _START:
-            start_s = max(start_s, sample.value)
+            start_s = max(start_s, value)
         elif sample.name == _CACHE_SIZE:
             cache_tokens[number] = _cache_tokens(labels)
         elif match and match[2] in _NAMES and _counts_at_once(match[1], match[2], labels):
             metrics = engines.setdefault((labels.get("model_name", ""), number), {})
             # Parts of tensor or pipeline parallelism say the same of their engine, data-parallel ones add to it.
             parts, part = metrics.setdefault(match[2], {}), labels.get("dp_rank", "")
-            parts[part] = max(parts.get(part, sample.value), sample.value)
+            parts[part] = max(parts.get(part, value), value)
     is_one_model = len({model for model, _ in engines}) == 1
     readings = {}
     for (model, number), metrics in sorted(engines.items())[:MOST_ENGINES]:
@@ -138,9 +142,10 @@ def _values(metrics: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
 def _cache_tokens(labels: Mapping[str, str]) -> float:
     """The tokens that an engine's KV cache has room for; 0 if it does not say so."""
     try:
-        return float(labels["num_gpu_blocks"]) * float(labels["block_size"])
+        tokens = float(labels["num_gpu_blocks"]) * float(labels["block_size"])
     except (KeyError, ValueError):
         return 0.0
+    return tokens if 0 <= tokens < _MOST else 0.0
 
 
 def interval_between(before: Reading, after: Reading) -> Interval | None:
@@ -174,9 +179,9 @@ def interval_between(before: Reading, after: Reading) -> Interval | None:
         span_s=span_s,
         tokens=tokens,
         token_s=waited_s / tokens if is_enough else None,
-        batch=per_iteration,
-        context=mean("used_tokens") / running if running else 0.0,
-        prompt=prompt / steps if steps else 0.0,
+        batch=min(per_iteration, _MOST_WORK[0]),
+        context=min(mean("used_tokens") / running, _MOST_WORK[1]) if running else 0.0,
+        prompt=min(prompt / steps, _MOST_WORK[2]) if steps else 0.0,
         running=running,
         waiting=values.get("waiting", 0.0),
         cache_use=values.get("cache_use"),

@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import polars as pl
+
+from stepscope.watching.medians import last_medians
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -42,6 +43,9 @@ _ROUNDS = 15
 #: Residuals of so many scales count half.
 _HALF_WEIGHT = 2.0
 _LEAST_SCALE = 1e-4
+#: Logarithms that a state may hold are within this, and no time differs so much from what its work explains.
+MOST_LOG = 100.0
+_MOST_SUM = 1e30
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ class ExpectedTime:
 
     @staticmethod
     def from_json(text: str) -> ExpectedTime:
-        """The state that `to_json` wrote. Raises `ValueError` or `KeyError` if it is another text."""
+        """The state that `to_json` wrote. Raises an error of `BAD_STATE` if it is another text."""
         state = json.loads(text)
         model = ExpectedTime(
             information=_rows(state["information"]),
@@ -80,7 +84,20 @@ class ExpectedTime:
         sizes = {len(model.moments), len(model.information), *map(len, model.information)} - {0}
         if sizes - {_FEATURES} or {len(row) for row in model.pending} - {_FEATURES + 1}:
             raise ValueError("it is of another version")
+        sums = np.array([*model.moments, *(value for row in (*model.information, *model.pending) for value in row)])
+        logs = np.array([*model.recent, *model.errors])
+        if not ((np.abs(sums) <= _MOST_SUM).all() and (np.abs(logs) <= 2 * MOST_LOG).all()):
+            raise ValueError("no such numbers are learnt")
+        if (
+            model.information
+            and not np.isfinite(np.linalg.solve(np.array(model.information) + _PRIOR, model.moments)).all()
+        ):
+            raise ValueError("it has no solution")
         return model
+
+
+#: What `from_json` raises, and what else reads a state.
+BAD_STATE = (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError, np.linalg.LinAlgError)
 
 
 def _rows(values: list[list[float]]) -> tuple[tuple[float, ...], ...]:
@@ -147,16 +164,21 @@ def _residual(model: ExpectedTime, work: Floats, log_time: Floats) -> Floats:
         return np.full(len(log_time), np.nan)
     information = np.array(model.information) + _PRIOR
     spread = np.linalg.solve(information, work.T).T
-    residual = log_time - spread @ np.array(model.moments)
+    residual = np.clip(log_time - spread @ np.array(model.moments), -MOST_LOG, MOST_LOG)
     return np.where((spread * work).sum(axis=1) <= _MOST_LEVERAGE, residual, np.nan)
 
 
 def _levels(recent: tuple[float, ...], residual: Floats) -> Floats:
     """Before each cycle the median of the last known residuals; not a number where there are few."""
     is_known = ~np.isnan(residual)
-    series = pl.Series(np.concatenate([[np.nan], recent, residual[is_known]]), dtype=pl.Float64).fill_nan(None)
-    medians = series.rolling_median(LEVEL_CYCLES, min_samples=_LEAST_CYCLES).to_numpy()
-    return np.asarray(medians[len(recent) + np.cumsum(is_known) - is_known], dtype=np.float64)
+    # The level before a cycle is the median up to the one before it.
+    levels = np.concatenate(
+        [
+            last_medians(recent[:-1], np.array(recent[-1:]), LEVEL_CYCLES, _LEAST_CYCLES) if recent else [np.nan],
+            last_medians(recent, residual[is_known], LEVEL_CYCLES, _LEAST_CYCLES),
+        ]
+    )
+    return np.asarray(levels[np.cumsum(is_known) - is_known], dtype=np.float64)
 
 
 def _at_level(
@@ -165,11 +187,11 @@ def _at_level(
     """What is expected where residuals are known, by their level; and the model that has these."""
     error = residual - level
     margins = np.quantile(model.errors, [(1 - coverage) / 2, (1 + coverage) / 2]) if model.errors else [np.nan] * 2
-    expected = np.exp(log_time - error)
+    expected = np.exp(np.minimum(log_time - error, MOST_LOG))
     after = replace(
         model,
         recent=(model.recent + tuple(residual[~np.isnan(residual)].tolist()))[-LEVEL_CYCLES:],
-        errors=tuple(np.concatenate([model.errors, error[~np.isnan(error)]])[-_INTERVAL_CYCLES:].tolist()),
+        errors=(model.errors + tuple(error[~np.isnan(error)].tolist()))[-_INTERVAL_CYCLES:],
     )
     return Expectation(expected, expected * np.exp(margins[0]), expected * np.exp(margins[1]), error, residual), after
 

@@ -7,14 +7,21 @@ At an alarm the recording, if it keeps the last seconds, dumps them with a profi
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from stepscope.core.errors import StepscopeError
 from stepscope.record import dump
+from stepscope.record.counters.writer import NAME as COUNTERS
 from stepscope.record.system import meta
+from stepscope.watching import core_waits
+from stepscope.watching.core_waits import Step
 from stepscope.watching.streams import Cycles
 from stepscope.watching.watcher import Wording
 
@@ -31,6 +38,11 @@ _GONE_S, _NEVER_S = 5.0, 65.0
 _OF_THE_MACHINE = ("cpu_contention", "cpu_frequency", "gpu_frequency")
 _ONLY_WHEN = ("none", "slow_tail", "periodic_work")
 _DUMP_S, _COMPARE_S = 120.0, 300.0
+#: Bytes without which a disk is full.
+_ROOM = 4096
+_FIELDS = ("category", "certainty", "statement", "rank", "explained_ns", "gain", "evidence", "advice")
+#: Steps that are remembered, of each process; how many of them are the slow ones of each kind of alarm.
+_HISTORY, _SLOW = 8192, {"stall": 1, "slow": 20, "creep": 64}
 
 
 class JobSource:
@@ -50,6 +62,7 @@ class JobSource:
     def __init__(self, job: RunningJob) -> None:
         self._job = job
         self._last, self._has_steps = time.monotonic(), False
+        self._recent: dict[str, tuple[int, deque[Step]]] = {}
 
     def is_over(self) -> bool:
         """Whether the recording or all processes with steps have ended."""
@@ -63,14 +76,32 @@ class JobSource:
             self._last = time.monotonic()
             self._has_steps = self._has_steps or any(row.n for row in rows)
         names = (f"rank {row.rank}" if row.rank >= 0 else f"process {i}" for i, row in enumerate(rows, 1))
-        return [Cycles(name, row.pid, row.n, row.times_ns, row.counts) for name, row in zip(names, rows, strict=True)]
+        cycles = [Cycles(name, row.pid, row.n, row.times_ns, row.counts) for name, row in zip(names, rows, strict=True)]
+        for one in cycles:
+            self._remember(one, time.time())
+        return cycles
+
+    def _remember(self, new: Cycles, now_s: float) -> None:
+        """Keep the new steps of a process, the last of which ended now."""
+        pid, recent = self._recent.get(new.stream, (new.epoch, deque[Step](maxlen=_HISTORY)))
+        if pid != new.epoch:
+            recent.clear()
+        self._recent[new.stream] = new.epoch, recent
+        spans_s = np.array(new.times_ns) * np.array(new.counts) / 1e9
+        ends_s = now_s - (spans_s.sum() - np.cumsum(spans_s))
+        recent.extend(map(Step, ends_s.tolist(), new.times_ns, new.counts))
 
     def status(self) -> str:
-        """Nothing: a job says no more than its steps."""
-        return ""
+        """That the disk of the recording is full, if it is: a job keeps its steps until there is room."""
+        try:
+            is_full = shutil.disk_usage(self._job.folder).free < _ROOM
+        except OSError:
+            return ""
+        return f"the disk of {self._job.folder} is full, so its steps cannot be read" if is_full else ""
 
-    def cause(self, _: dict[str, Any]) -> dict[str, Any]:
-        """The cause by a dump and its comparison with the job's first steps: takes minutes."""
+    def cause(self, alarm: dict[str, Any]) -> dict[str, Any]:
+        """The cause by a dump, and its comparison with the minute before and the job's first steps: takes minutes."""
+        from_s, until_s = self._slow_steps(alarm)
         try:
             folder = dump(self._job.folder)
         except StepscopeError as error:
@@ -78,7 +109,17 @@ class JobSource:
         deadline = time.monotonic() + _DUMP_S
         while _is_open(folder) and time.monotonic() < deadline:
             time.sleep(0.2)
-        return {**_compared(self._job.folder, folder), "dump": str(folder)}
+        pid, recent = self._recent[alarm["stream"]]
+        waits = core_waits.cause_of(folder / COUNTERS, pid, list(recent), from_s, until_s)
+        return {**_compared(self._job.folder, folder, waits), "dump": str(folder)}
+
+    def _slow_steps(self, alarm: dict[str, Any]) -> tuple[float, float]:
+        """When the first slow step of an alarm began, and when the last one so far ended; seconds since 1970."""
+        steps = list(self._recent[alarm["stream"]][1])
+        if alarm["kind"] == "stall":
+            stall = next((one for one in reversed(steps) if one.time_ns == alarm["step_ns"]), steps[-1])
+            return stall.begin_s, stall.end_s
+        return steps[-_SLOW[alarm["kind"]] :][0].begin_s, steps[-1].end_s
 
 
 def _is_open(folder: Path) -> bool:
@@ -88,29 +129,31 @@ def _is_open(folder: Path) -> bool:
         return True
 
 
-def _compared(base: Path, other: Path) -> dict[str, Any]:
-    """Verdict and causes of a dump against the recording, and the page that shows them."""
+def _compared(base: Path, other: Path, waits: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Verdict and causes of a dump against the recording, and the page that shows them.
+
+    `waits` is the cause that is known already; it is the first.
+    """
     done = _compare(base, other, "--format", "json")
+    causes, verdict, page = [] if waits is None else [waits], None, None
     try:
         result = json.loads(done.stdout)
     except ValueError:
         why = next((line for line in done.stderr.splitlines() if line.startswith("error: ")), "the comparison failed")
-        text = f"cause unknown: {why.removeprefix('error: ')}; see stepscope report {other}"
-        return {"text": text, "causes": []}
-    fields = ("category", "certainty", "statement", "rank", "explained_ns", "gain", "evidence", "advice")
-    causes = [{name: one[name] for name in fields} for one in result["causes"]]
-    if causes:
-        text = f"cause, {causes[0]['certainty']}: {causes[0]['category']}: {causes[0]['statement']}"
+        unknown, where = f"cause unknown: {why.removeprefix('error: ')}", f"see stepscope report {other}"
     else:
-        is_over = result["verdict"] == "no_difference"
-        text = "cause unknown: the next steps took their usual time" if is_over else "cause unknown"
-    page = other.with_name(f"{other.name}.html")
-    drawn = _compare(base, other, "--output", str(page), "--force").returncode == 0
-    where = f"see {page}" if drawn else f"see stepscope compare {base} {other}"
-    known = {"causes": causes, "verdict": result["verdict"], "page": str(page) if drawn else None}
-    first = causes[0]["category"] if causes else "none"
-    known |= {"is_usual": None if first in _ONLY_WHEN else first in _OF_THE_MACHINE}
-    return {"text": f"{text}; {where}", **known}
+        verdict = result["verdict"]
+        found = [{name: one[name] for name in _FIELDS} for one in result["causes"]]
+        causes += [one for one in found if not waits or one["category"] != waits["category"]]
+        is_over = verdict == "no_difference"
+        unknown = "cause unknown: the next steps took their usual time" if is_over else "cause unknown"
+        path = other.with_name(f"{other.name}.html")
+        page = str(path) if _compare(base, other, "--output", str(path), "--force").returncode == 0 else None
+        where = f"see {page}" if page else f"see stepscope compare {base} {other}"
+    first = causes[0] if causes else {"category": "none"}
+    text = f"cause, {first['certainty']}: {first['category']}: {first['statement']}" if causes else unknown
+    is_usual = None if first["category"] in _ONLY_WHEN else first["category"] in _OF_THE_MACHINE
+    return {"text": f"{text}; {where}", "causes": causes, "verdict": verdict, "page": page, "is_usual": is_usual}
 
 
 def _compare(base: Path, other: Path, *options: str) -> subprocess.CompletedProcess[str]:

@@ -15,12 +15,14 @@ import numpy as np
 from stepscope.core.errors import StepscopeError
 from stepscope.record.system import meta
 from stepscope.watching.alarms import Alarm, StreamTest, find_alarms
-from stepscope.watching.expected_time import ExpectedTime, observe
+from stepscope.watching.expected_time import BAD_STATE, ExpectedTime, observe
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 SCHEMA = "stepscope.watch/1"
+#: A position in a file of step times must fit into what a file can have.
+_MOST_CYCLES = 1 << 56
 
 
 class Cycles(NamedTuple):
@@ -58,9 +60,11 @@ class Stream:
 
     @staticmethod
     def from_dict(state: dict[str, Any]) -> Stream:
-        """The state that `to_dict` made. Raises `KeyError`, `TypeError` or `ValueError` if it is another."""
+        """The state that `to_dict` made. Raises an error of `BAD_STATE` if it is another."""
         model = ExpectedTime.from_json(json.dumps(state["model"]))
-        numbers = (int(state[name]) for name in ("epoch", "n", "n_cycles"))
+        numbers = [int(state[name]) for name in ("epoch", "n", "n_cycles")]
+        if not (0 <= numbers[0] < 1 << 64 and all(0 <= number < _MOST_CYCLES for number in numbers[1:])):
+            raise ValueError("no stream has so many cycles")
         return Stream(model, StreamTest.from_dict(state["test"]), *numbers)
 
 
@@ -73,7 +77,7 @@ def load_state(path: Path) -> dict[str, Stream]:
         return {}
     except OSError as error:
         raise StepscopeError(f"cannot read {path}: {error.strerror}", "name another file with --state") from None
-    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
+    except BAD_STATE:
         hint = "remove it, and the watch learns anew, or name another file with --state"
         raise StepscopeError(f"{path} is no state of a watch", hint) from None
 

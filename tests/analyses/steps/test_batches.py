@@ -37,6 +37,43 @@ def test_the_outermost_range_is_the_batch_and_the_one_that_states_most_describes
     assert (row["n_tokens"], row["kv_tokens"], row["padded_ratio"]) == (30, 900, 1 - 30 / 32)
 
 
+def test_places_are_those_of_the_unit_that_the_engine_states():
+    names = ("execute_128_context_0(sq0sk0sqsq0sqsk0)_generation_32(sq128sk900sqsq512sqsk3600)",  # four tokens each
+             "decode[bs=96/128 tok=96 d=96]", "step[EXTEND bs=2 toks=512]")  # fmt: skip
+    table = batches(run(*[(name, 100 * i, 10, 100 * i + 5, 50) for i, name in enumerate(names)]), TABLE_OF_TRACKS)
+    assert table["padded_ratio"].to_list() == [0.0, 0.25, 0.0]
+
+
+def test_a_range_around_several_batches_of_a_plain_loop_is_none():
+    rows = [("generate", 0, 1000), ("prefill", 0, 100), ("decode", 100, 400), *[("decode_step", 100 + 100 * i, 90)
+            for i in range(3)]]  # fmt: skip
+    table = batches(spans_of(*[("user_range", *row, None) for row in rows]), TABLE_OF_TRACKS)
+    assert table.select("kind", "ts_ns", "dur_ns", "n_requests", "tokens_per_s").rows() == [
+        ("prefill", 0, 100_000, None, None),
+        *[("decode", 100_000 + 100_000 * i, 90_000, None, None) for i in range(3)],
+    ]
+
+
+def test_requests_and_tokens_of_a_plain_loop_are_those_that_are_embedded():
+    rows = [("user_range", "prefill", 0, 100, None), ("user_range", "decode", 100, 50, None),
+            ("user_range", "decode", 200, 50, None)]  # fmt: skip
+    embeds = [("operator", "aten::embedding", at, 5, None) for at in (10, 20, 110)]
+    spans = spans_of(*rows, *embeds)
+    ids = spans.filter(pl.col("name").cast(pl.String) == "aten::embedding")["span_id"]
+    shapes = ["[[100,64],[4,128],[],[],[]]", "[[512,64],[1,128]]", "[[100,64],[4,1]]"]
+    ops = OPS.conform(pl.DataFrame({"span_id": ids, "input_shapes": shapes}))
+    table = batches(spans, TABLE_OF_TRACKS, ops)
+    assert table.select("n_requests", "n_tokens").rows() == [(4, 512), (4, 4), (None, None)]
+    assert table["tokens_per_s"].to_list() == pytest.approx([512 / 100e-6, 4 / 50e-6, None])
+    assert batches(spans, TABLE_OF_TRACKS)["n_tokens"].null_count() == 3
+
+
+def test_nine_of_ten_durations_are_not_above_the_ninth():
+    for n, expected in ((1, 10), (2, 20), (10, 90), (11, 100)):
+        spans = run(*[("step[DECODE bs=4]", 1000 * i, 5, 1000 * i, 10 * (i + 1)) for i in range(n)])
+        assert batches(spans, TABLE_OF_TRACKS, by="kind")["p90_ns"][0] == expected * 1000
+
+
 def test_kinds_are_summed_up_with_most_time_first():
     rows = [("step[DECODE bs=4]", 100 * i, 10, 100 * i + 10, 20 + 10 * i) for i in range(4)]
     spans = run(*rows, ("step[EXTEND bs=1 toks=1000]", 1000, 10, 1010, 5000))
@@ -78,20 +115,23 @@ def test_single_batches_that_take_ten_times_as_long_do_not_bend_the_law():
     assert law["per_kv_token_ns"] == pytest.approx(50, rel=0.01)
 
 
-def test_batches_in_which_no_model_ran_are_counted_and_no_error_of_the_law():
+def test_batches_without_device_work_ran_no_model_and_are_no_part_of_the_law():
     at, rows = 0, []
     for i in range(40):
         us = 9 if i % 10 == 9 else 2000 + 10 * (i % 7 + 1)
-        rows.append((f"step[DECODE bs={i % 7 + 1}]", at, 5, at, us))
+        rows.append(("user_range", f"step[DECODE bs={i % 7 + 1}]", at, 5, None))
+        if i % 10 != 9:
+            rows += [("runtime", "cudaGraphLaunch", at + 1, 1, None), ("kernel", "k", at, us, len(rows) + 1)]
         at += us + 10
-    (law,) = batches(run(*rows), TABLE_OF_TRACKS, by="law").to_dicts()
+    (law,) = batches(spans_of(*rows), TABLE_OF_TRACKS, by="law").to_dicts()
     assert (law["n_batches"], law["n_empty"]) == (40, 4)
     assert law["error_ratio"] < 0.001
 
 
 def test_too_few_batches_have_no_law():
     spans = run(*[("step[DECODE bs=4]", 100 * i, 10, 100 * i + 10, 20) for i in range(11)])
-    assert batches(spans, TABLE_OF_TRACKS, by="law").is_empty()
+    with pytest.raises(MissingTable, match="12 batches of one kind"):
+        batches(spans, TABLE_OF_TRACKS, by="law")
 
 
 def test_known_operators_give_operations_and_bytes():

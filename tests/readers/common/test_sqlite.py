@@ -145,3 +145,25 @@ def test_a_damaged_schema_whose_names_are_no_text_is_corrupt(path, tmp_path):
     damaged.write_bytes(data)
     with pytest.raises(CorruptInput), opened(Source(str(damaged)), IssueLog()):
         pass
+
+
+@pytest.mark.parametrize("more", [
+    "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT held.* FROM n, held",
+    "SELECT a.* FROM held a, words b, words c, words d, words e, words f",
+    "SELECT small, other, big, printf('%.*c', 900000000, 'x') AS word FROM held",
+])  # fmt: skip
+def test_a_view_of_more_than_the_file_can_hold_is_refused_soon(path, more):
+    with sqlite3.connect(path) as db:
+        db.execute("ALTER TABLE t RENAME TO held")
+        db.execute(f"CREATE VIEW t AS {more}")
+    db.close()
+    with pytest.raises(CorruptInput), opened(Source(str(path)), IssueLog()) as db:
+        db.frame("t", {"small": "small", "word": "word"}, ["word"])
+
+
+def test_a_view_of_as_much_as_a_table_is_read(path):
+    with sqlite3.connect(path) as db:
+        db.execute("ALTER TABLE t RENAME TO held")
+        db.execute("CREATE VIEW t AS SELECT held.*, value FROM held JOIN words ON id = other")
+    db.close()
+    assert sorted(columns(path, {"small": 8})["small"]) == [ABSENT, 1, 300]

@@ -259,3 +259,52 @@ def test_recorded_metrics_are_read_with_counters_where_there_is_no_profile(tmp_p
     trace = load(str(tmp_path))
     assert (trace.meta.format, trace.histograms.height) == ("counters", 4)
     assert "first token" in stepscope.report(stepscope.load_run(str(tmp_path))).headline
+
+
+OTHERS = """\
+# TYPE tgi_request_duration histogram
+tgi_request_duration_bucket{le="0.5"} 3
+tgi_request_duration_bucket{le="+Inf"} 4
+tgi_request_duration_sum 2.5
+tgi_request_duration_count 4
+# TYPE tgi_request_queue_duration histogram
+tgi_request_queue_duration_bucket{le="0.1"} 4
+tgi_request_queue_duration_bucket{le="+Inf"} 4
+tgi_request_queue_duration_sum 0.1
+tgi_request_queue_duration_count 4
+# TYPE http_request_duration_seconds histogram
+http_request_duration_seconds_bucket{handler="/",le="+Inf"} 9
+http_request_duration_seconds_sum{handler="/"} 9
+http_request_duration_seconds_count{handler="/"} 9
+# TYPE nv_inference_first_response_histogram_ms histogram
+nv_inference_first_response_histogram_ms_bucket{model="m",version="1",le="500"} 2
+nv_inference_first_response_histogram_ms_bucket{model="m",version="1",le="+Inf"} 2
+nv_inference_first_response_histogram_ms_sum{model="m",version="1"} 400
+nv_inference_first_response_histogram_ms_count{model="m",version="1"} 2
+# TYPE lmdeploy:time_per_output_token_seconds histogram
+lmdeploy:time_per_output_token_seconds_bucket{engine="0",le="0.05"} 10
+lmdeploy:time_per_output_token_seconds_bucket{engine="0",le="+Inf"} 10
+lmdeploy:time_per_output_token_seconds_sum{engine="0"} 0.2
+lmdeploy:time_per_output_token_seconds_count{engine="0"} 10
+# TYPE nv_trt_llm_kv_cache_block_metrics gauge
+nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="fraction",model="tensorrt_llm",version="1"} 0.97
+nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="tokens_per",model="tensorrt_llm",version="1"} 64
+nv_trt_llm_request_metrics{model="tensorrt_llm",request_type="waiting",version="1"} 5
+llamacpp:requests_deferred 3
+llamacpp:n_decode_total 39303
+"""
+
+
+def test_metrics_of_other_engines_are_known_by_their_names(tmp_path):
+    path = written(tmp_path, OTHERS, "a.prom")
+    run = stepscope.load_run(path)
+    table = stepscope.show(run, "requests")
+    assert table.select("metric", "engine", "n", "mean_ns").rows() == [
+        ("e2e", "", 4, 625 * MS), ("ttft", "model=m,version=1", 2, 200 * MS), ("itl", "engine=0", 10, 20 * MS),
+        ("queue", "", 4, 25 * MS),
+    ]  # fmt: skip
+    names = load(path).counters["metric"].cast(pl.String).to_list()
+    assert "nv_trt_llm_kv_cache_block_metrics_fraction" in names
+    text = str(stepscope.report(run))
+    assert "97 % full at its peak" in text
+    assert "Up to 5 requests waited" in text

@@ -345,7 +345,7 @@ def test_a_folder_in_which_nothing_is_recorded_is_told(tmp_path):
         request(tmp_path)
     (tmp_path / ".job").mkdir()
     os.mkfifo(tmp_path / ".job" / "asked")  # whose recorder was killed
-    with pytest.raises(StepscopeError, match="no recording with --keep"):
+    with pytest.raises(StepscopeError, match="its recorder has ended"):
         request(tmp_path)
     (tmp_path / ".job" / "asked").unlink()
     (tmp_path / ".job" / "asked").write_text("a file")

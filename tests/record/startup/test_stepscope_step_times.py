@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import struct
 
 import pytest
@@ -96,6 +97,39 @@ def test_marks_are_appended_every_second_and_a_folder_that_is_gone_stops_nothing
         clock[0] += 50 * MS
     times.flush()
     assert not folder.exists()
+
+
+def test_what_a_full_disk_does_not_take_is_written_when_there_is_room(tmp_path, clock, monkeypatch):
+    times = step_times.StepTimes(str(tmp_path), None)
+    write, room = step_times.os.write, [5]
+
+    def full(handle, text):
+        if not room[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        room[0], most = 0, room[0]
+        return write(handle, text[:most])
+
+    monkeypatch.setattr(step_times.os, "write", full)
+    for _ in range(100):
+        times.ended(2, is_unlike=False)
+        clock[0] += 50 * MS
+    monkeypatch.setattr(step_times.os, "write", write)
+    times.flush()
+    assert marks(tmp_path)[1] == [(50_000, 1, 2, 0)] * 99
+
+
+def test_on_a_disk_that_stays_full_memory_is_bounded(tmp_path, clock, monkeypatch):
+    def full(_handle, _text):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(step_times.os, "write", full)
+    monkeypatch.setattr(step_times, "_MOST_KEPT", 100)
+    times = step_times.StepTimes(str(tmp_path), None)
+    for _ in range(1000):
+        times.ended(2, is_unlike=False)
+        clock[0] += 50 * MS
+    times.flush()
+    assert times._pending == []
 
 
 def test_a_forked_child_has_a_file_of_its_own(tmp_path, clock, monkeypatch):

@@ -29,7 +29,7 @@ def test_the_cards_tell_what_is_most_and_why(tmp_path):
     assert by_title["Kernel with most time"].value == "gemm_aten::mm"
     assert by_title["Kernel with most time"].details[1][0] == "launched by aten::mm"
     assert by_title["Operator with most time"].value == "aten::mm"
-    assert "the host ran code that was not recorded" in by_title["Longest idle gap"].details[0][0]
+    assert "the host ran code that was not recorded" in by_title["Longest gap between device work"].details[0][0]
     assert by_title["Peak memory"].value.endswith("on cuda:0")
     assert "aten::add holds" in " ".join(words for words, _ in by_title["Peak memory"].details)
     for card in by_title.values():

@@ -9,7 +9,7 @@ from web_traces import training, written
 
 from stepscope import store
 from stepscope.reports import overview as report_home
-from stepscope.store.blobs import settled
+from stepscope.store.cache_keys import settled
 from stepscope.web.app import create_app
 from stepscope.web.pages import overview
 from stepscope.web.pages.overview import Glance, cache_keys, store_glance

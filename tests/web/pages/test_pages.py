@@ -58,7 +58,13 @@ def test_the_pages_name_only_tables_and_options_that_are_there():
 @pytest.mark.slow
 def test_the_overview_answers_the_first_questions(client):
     text = client.get("/").text
-    for words in ("Slowest step", "Kernel with most time", "Longest idle gap", "Peak memory", "launched by aten::mm"):
+    for words in (
+        "Slowest step",
+        "Kernel with most time",
+        "Longest gap between device work",
+        "Peak memory",
+        "launched by aten::mm",
+    ):
         assert words in text
     assert re.search(r'href="/timeline\?t=1&amp;from=[^"]*range=', text)
     assert "What costs most" in text
@@ -88,6 +94,13 @@ def test_tables_are_sorted_filtered_and_cut_into_pages(client):
     assert re.search(r"\d+ rows", first)
     assert client.get("/tables/spans?t=0&page=99").status_code == 200
     assert client.get("/tables/spans?t=0&page=x").status_code == 200
+
+
+def test_tables_of_several_traces_are_sums_as_their_charts_are(client):
+    text = client.get("/operators").text
+    assert "Sums over 2 traces." in text
+    assert "group=name" in text
+    assert "Sums over" not in client.get("/operators?t=1").text
 
 
 def test_headers_lead_to_the_other_order(client):

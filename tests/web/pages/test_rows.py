@@ -41,6 +41,16 @@ def test_cells_are_in_words_with_the_raw_number_and_the_share_beside():
     assert [cell.text for cell in made.rows[2][0]] == ["–", "–", "–"]
 
 
+def test_a_name_has_a_form_for_half_a_page_and_one_for_narrow_pages_and_a_stack_none():
+    name = "ampere_fp16_s16816gemm_fp16_128x64_ldg8_f2f_stages_32x5_tn_and_more_of_it_at_the_end"
+    stack = f"aten::mm ← {name} ← step"
+    frame = pl.DataFrame({"name": [name, stack], "total_ns": [1, 2]})
+    (named, _), (stacked, _) = (row for row, _ in sheet(frame, TABLE).rows)
+    assert len(named.short) <= 22 < len(named.half) <= 27 < len(named.text) <= 52
+    assert named.full == name
+    assert (stacked.text, stacked.half, stacked.short) == (stack, "", "")
+
+
 def test_columns_without_values_are_hidden_and_named():
     assert [head.name for head in sheet(FRAME, TABLE).heads] == ["name", "total_ns", "share_ratio"]
     assert sheet(FRAME, TABLE).hidden == ("gone",)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from stepscope.analyses.common.span_lookup import nearest_span, of_spans
 from stepscope.core.collectives import HOST_LIBRARIES, RECORDED, kinds_of, library_of, talks_to_ranks
-from stepscope.core.intervals import Intervals, difference, either, locate, union
+from stepscope.core.intervals import Intervals, apart, difference, either, locate, union
 from stepscope.core.names import kernel_class, map_names
 
 #: What PyTorch's operator around the call of a collective library is called.
@@ -108,32 +108,29 @@ def computing_on_host(spans: pl.DataFrame, among: pl.Series | None = None) -> In
     What runs within the call of a collective library is part of the collective. Operators within other ranges that are
     called after a collective compute. `among` is a mask: only operators of these spans count.
     """
-    waits, calls = collectives_on_host(spans), calls_library(spans["name"])
-    waiting = spans.filter(waits).partition_by("track_id", as_dict=True)
-    called = spans.filter(waits & calls).partition_by("track_id", as_dict=True)
+    waits, calls = collectives_on_host(spans).fill_null(value=False), calls_library(spans["name"])
     is_operator = ~waits & (spans["category"] == "operator")
-    operators = spans.filter(is_operator if among is None else is_operator & among)
-    parts = []
-    for key, busy in operators.partition_by("track_id", as_dict=True).items():
-        part = _without(_union_of(waiting[key]), busy) if key in waiting else _union_of(busy)
-        parts.append(difference(part, _union_of(called[key])) if key in called else part)
-    none = np.empty(0, np.int64)
-    return union(np.concatenate((none, *(p[0] for p in parts))), np.concatenate((none, *(p[1] for p in parts))))
+    busy = is_operator if among is None else is_operator & among
+    rows = spans.filter(waits | busy)
+    if not busy.any():
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    times = rows["ts_ns"].to_numpy()
+    starts, ends, back = apart(rows["track_id"].cast(pl.Int64).to_numpy(), times, times + rows["dur_ns"].to_numpy())
+
+    def of(mask: pl.Series) -> Intervals:
+        own = mask.filter(waits | busy).fill_null(value=False).to_numpy()
+        return starts[own], ends[own]
+
+    return union(*back(difference(_without(union(*of(waits)), of(busy)), union(*of(waits & calls)))))
 
 
-def _without(waiting: Intervals, operators: pl.DataFrame) -> Intervals:
+def _without(waiting: Intervals, operators: Intervals) -> Intervals:
     """When the operators of a thread are open, without the waiting within them."""
-    starts = operators["ts_ns"].to_numpy()
-    ends = starts + operators["dur_ns"].to_numpy()
+    starts, ends = operators
     at = locate(waiting, starts)
     inside = (at >= 0) & (ends <= np.append(waiting[1], 0)[at])
     around = difference(union(starts[~inside], ends[~inside]), waiting)
     return either(around, union(starts[inside], ends[inside]))
-
-
-def _union_of(spans: pl.DataFrame) -> Intervals:
-    starts = spans["ts_ns"].to_numpy()
-    return union(starts, starts + spans["dur_ns"].to_numpy())
 
 
 def open_time(spans: pl.DataFrame, wanted: pl.Series) -> Intervals:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
-from itertools import pairwise
+from functools import partial, reduce
 
 import numpy as np
 import polars as pl
@@ -14,15 +13,24 @@ from numpy.typing import NDArray
 
 from stepscope.analyses.common.batch_names import is_sampling
 from stepscope.analyses.common.device_work import COMMUNICATION, COMPUTATION, MEMCPY
-from stepscope.analyses.critical_path.longest_path import KIND_CODE, KINDS, divided, kinds_of
+from stepscope.analyses.critical_path.graphs import GRAPH_BEGINS_NS, GRAPH_NODE_NS, captured_times, warmed_up
+from stepscope.analyses.critical_path.host_times import like, nowhere, of_kind, spans_like, where_innermost
+from stepscope.analyses.critical_path.longest_path import KINDS
 from stepscope.analyses.critical_path.replay import COPY, GUESSED, LOADER, QUEUE, SYNC, Changes, Program, unchanged
-from stepscope.analyses.critical_path.threads import LONG_AGO, Threads
+from stepscope.analyses.critical_path.scaling import (
+    BATCH_UNKNOWN,
+    DEVICE_UNKNOWN,
+    batch_factor,
+    is_batch,
+    on_device,
+    product,
+)
+from stepscope.analyses.critical_path.threads import Threads
 from stepscope.analyses.critical_path.work import WAITS, Work, called_within
 from stepscope.analyses.steps.batches import factors_without
 from stepscope.core.errors import StepscopeError
-from stepscope.core.intervals import Bools, Intervals, Ints, difference, union
+from stepscope.core.intervals import Bools, Intervals, difference, union
 from stepscope.core.names import FUSIBLE, KERNEL_CLASSES, is_launch_call, kernel_class, map_names
-from stepscope.core.schema import CATEGORIES
 
 _RULE = re.compile(r"\s*(?P<what>.+?)\s*=\s*(?P<factor>\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+)\s*(?:,|$)")
 _HINT = "write it as in 'gemm=0.5,launch delay=0': a kind, a class of kernels or a regular expression, and a factor"
@@ -109,58 +117,9 @@ def _held(rule: Rule, spans: pl.DataFrame, threads: Threads, *, has_device: bool
     if rule.device_only or rule.kind in WAITS:
         yield from nowhere(threads)
     elif rule.kind is not None:
-        yield from _of_kind(spans, threads, rule.kind, has_device=has_device)
+        yield from of_kind(spans, threads, rule.kind, has_device=has_device)
     else:
-        yield from _spans_like(spans, threads, rule.matches)
-
-
-def nowhere(threads: Threads) -> list[Intervals]:
-    """No times on any thread."""
-    none = np.empty(0, np.int64)
-    return [(none, none)] * threads.track.size
-
-
-def _of_kind(spans: pl.DataFrame, threads: Threads, kind: str, *, has_device: bool = True) -> Iterator[Intervals]:
-    """The times at which what is innermost on each thread is of that kind."""
-    is_of_kind = kinds_of(spans, threads.row, has_device=has_device) == KIND_CODE[kind]
-    return _where_innermost(threads, is_of_kind, or_none=kind == "other_host")
-
-
-def _where_innermost(threads: Threads, wanted: Bools, *, or_none: bool = False) -> Iterator[Intervals]:
-    """The times at which one of the wanted spans is innermost on each thread; or also those at which none is open."""
-    by_row = np.zeros(int(threads.row.max(initial=0)) + 2, np.bool_)
-    by_row[threads.row[wanted]] = True
-    by_row[-1] = or_none
-    for thread, held in enumerate(_open(threads, wanted)):
-        whole = threads.start.min(keepdims=True), threads.end.max(keepdims=True)
-        _, row, start, end = divided(threads, thread, whole if or_none else held)
-        mine = by_row[row]
-        yield union(start[mine], end[mine])
-
-
-def _open(threads: Threads, wanted: Bools) -> Iterator[Intervals]:
-    """The times at which one of the wanted spans is open on each thread."""
-    for low, high in pairwise(threads.cuts):
-        mine = np.flatnonzero(wanted[low:high]) + low
-        yield union(threads.start[mine], threads.end[mine])
-
-
-def _like(
-    spans: pl.DataFrame, threads: Threads, matches: Callable[[str], bool], categories: Sequence[str] = CATEGORIES
-) -> Bools:
-    """Which spans of the threads are of such a name and of one of these categories."""
-    wanted = spans["category"].gather(threads.row).is_in(categories).to_numpy().copy()
-    rows = np.flatnonzero(wanted)
-    wanted[rows] = map_names(spans["name"].gather(threads.row[rows]), matches, pl.Boolean()).to_numpy()
-    result: Bools = wanted
-    return result
-
-
-def _spans_like(
-    spans: pl.DataFrame, threads: Threads, matches: Callable[[str], bool], categories: Sequence[str] = CATEGORIES
-) -> Iterator[Intervals]:
-    """The times at which a span of such a name and of one of these categories is open on each thread."""
-    return _open(threads, _like(spans, threads, matches, categories))
+        yield from spans_like(spans, threads, rule.matches)
 
 
 #: Subjects of a change, and the changes that each understands; `2x` stands for any number.
@@ -182,13 +141,11 @@ SUBJECTS = {
     "prefill": ("removed",),
     "sampling": ("2x", "free"),
     "ranks": ("no stragglers",),
+    "gpu": ("NAME",),
+    "batch": ("2x", "N"),
 }
-#: Subjects that no recording answers, and why.
-_UNKNOWABLE = {
-    "gpu": "the peaks of two devices say little about kernels: where they promise 0.76 times the duration, products of "
-    "matrices took 0.54 to 1.32 times as long, and attention 1.48 to 3.05",
-    "batch": "a recording of one batch size does not say which part of a kernel's time grows with the batch",
-}
+#: Subjects of which a recording gives no more than bounds.
+BOUNDED = {"gpu": DEVICE_UNKNOWN, "batch": BATCH_UNKNOWN}
 _RANKS_HINT = "another number of ranks changes what each rank computes and sends, of which one recording says nothing"
 #: The subject that several ranks have, and none alone.
 OF_RANKS = "ranks"
@@ -197,7 +154,7 @@ _CHANGE = re.compile(r"\s*(?P<subject>[a-z]+)\s*(?P<name>.*?)\s*:\s*(?P<change>[
 _TIMES = re.compile(r"(?P<times>\d+(?:\.\d*)?|\.\d+)\s*(?:x|×)")
 #: Words for a factor of 0.
 _GONE = ("removed", "free", "hidden")
-_CHANGE_HINT = "write it as in 'class gemm: 2x' or 'loader: hidden'; stepscope predict --help lists subjects"
+_CHANGE_HINT = f"write it as in 'class gemm: 2x' or 'loader: hidden'; subjects are {', '.join(SUBJECTS)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,13 +185,13 @@ def change_of(text: str) -> Change:
         raise StepscopeError(f"not a change: {text!r}", _CHANGE_HINT)
     subject, name = match["subject"], match["name"].removeprefix("~").strip()
     change = Change(subject, name, match["change"])
-    if subject in _UNKNOWABLE:
-        raise StepscopeError(f"{text.strip()!r} cannot be predicted from a recording", _UNKNOWABLE[subject])
     if subject not in SUBJECTS:
         raise StepscopeError(f"not a subject of a change: {subject!r}", f"subjects are {', '.join(SUBJECTS)}")
+    if subject == "gpu":
+        product(change.change)
     times = _TIMES.fullmatch(change.change)
     known = "2x" in SUBJECTS[subject] if times and float(times["times"]) else change.change in SUBJECTS[subject]
-    if not known:
+    if not known and subject != "gpu" and not (subject == "batch" and is_batch(change.change)):
         hint = f"it can be {', '.join(SUBJECTS[subject])}"
         if subject == OF_RANKS and change.change.isdigit():
             hint = f"{_RANKS_HINT}; {hint}"
@@ -247,9 +204,10 @@ def change_of(text: str) -> Change:
     return change
 
 
-def changed(program: Program, wanted: Sequence[Change]) -> Changes:
+def changed(program: Program, wanted: Sequence[Change], *, at_worst: bool = False) -> Changes:
     """What the changes do to a program of one rank together; where several hold, the first counts.
 
+    Of BOUNDED subjects it is what they do at best, or at worst.
     Raises StepscopeError if one of them concerns nothing in the recording.
     """
     result = unchanged(program.work, program.threads.track.size)
@@ -257,7 +215,8 @@ def changed(program: Program, wanted: Sequence[Change]) -> Changes:
     for change in wanted:
         if change.subject == OF_RANKS:
             raise StepscopeError(f"{str(change)!r} needs the traces of all ranks", "name the folder of the job")
-        result, mine = _with(program, result, change, taken)
+        one = partial(_bounded, at_worst=at_worst) if change.subject in BOUNDED else _with
+        result, mine = one(program, result, change, taken)
         taken |= mine
     return result
 
@@ -270,12 +229,12 @@ def _with(program: Program, changes: Changes, change: Change, taken: Bools) -> t
         _require(change, talks.any())
         return replace(changes, detached=talks), talks & False
     if change.change == "graphs":
-        held, calls, nodes = _captured(program)
+        held, calls, nodes = captured_times(program)
         _require(change, any(times[0].size for times in held))
         stopped = (*changes.without_waiting, QUEUE)
         captured = (work.call >= 0) & (work.sort != MEMCPY)
-        host = _on_host(changes, calls, _GRAPH_BEGINS_NS)
-        host = _on_host(replace(changes, host=host), nodes, _GRAPH_NODE_NS)
+        host = _on_host(changes, calls, GRAPH_BEGINS_NS)
+        host = _on_host(replace(changes, host=host), nodes, GRAPH_NODE_NS)
         host = _on_host(replace(changes, host=host), held, 0.0)
         return replace(changes, without_waiting=stopped, host=host, captured=captured), taken & False
     if change.subject in ("padding", "prefill"):
@@ -298,6 +257,22 @@ def _with(program: Program, changes: Changes, change: Change, taken: Bools) -> t
         waits = waits * np.array([gone if kind == "launch_delay" else 1.0 for kind in WAITS])
     durations = np.where(mine & ~taken, changes.work * gone, changes.work)
     return replace(changes, work=durations, waits=waits, host=_on_host(changes, held, gone)), mine
+
+
+def _bounded(
+    program: Program, changes: Changes, change: Change, taken: Bools, *, at_worst: bool
+) -> tuple[Changes, Bools]:
+    """The changes on another device or with another batch size, and the device work that these concern."""
+    _require(change, program.work.row.size)
+    every = taken | True
+    if change.subject == "gpu":
+        factors = on_device(program, change.change, at_worst=at_worst)
+        return replace(changes, work=np.where(taken, changes.work, factors)), every
+    size = batch_factor(program, change.change, None if change.factor is None else 1 / change.factor)
+    grows = max(size, 1.0) if at_worst else min(size, 1.0)
+    durations = np.where(taken, changes.work, grows)
+    host = _on_host(changes, _fetches(program), grows)
+    return replace(changes, work=durations, host=host, loader=changes.loader * grows), every
 
 
 def _on_host(
@@ -332,22 +307,22 @@ def _spoken_of(program: Program, change: Change) -> tuple[Bools, list[Intervals]
         mine = called_within(spans, work, held)
     elif change.subject == "launch":
         rows = np.flatnonzero(work.call >= 0)
-        loading = union(_warmed_up(work, rows, rows), work.returned[rows])  # which is not what launches usually cost
-        calls = _spans_like(spans, threads, is_launch_call, ("runtime", "driver"))
+        loading = union(warmed_up(work, rows, rows), work.returned[rows])  # which is not what launches usually cost
+        calls = spans_like(spans, threads, is_launch_call, ("runtime", "driver"))
         held = [difference(times, loading) for times in calls]
     elif change.subject in ("loader", "sampling"):
         held = _fetches(program) if change.subject == "loader" else _sampling(program)
     elif change.subject == "sync":
-        held = list(_of_kind(spans, threads, "sync"))
+        held = list(of_kind(spans, threads, "sync"))
         _require(change, bool(program.graph.moments.at.size))
     elif change.subject in ("bandwidth", "copies"):
         mine = work.sort == MEMCPY if change.subject == "copies" else _is_memory_bound(program)
     elif change.subject == "comm":
         mine = work.sort == COMMUNICATION
-        held = list(_of_kind(spans, threads, "communication", has_device=work.row.size > 0))
+        held = list(of_kind(spans, threads, "communication", has_device=work.row.size > 0))
     elif change.subject == "host":
         whole = threads.start.min(keepdims=True), threads.end.max(keepdims=True)
-        loads = _spans_like(spans, threads, lambda _: True, ("dataloader",))
+        loads = spans_like(spans, threads, lambda _: True, ("dataloader",))
         held = [difference(whole, loading) for loading in loads]
     else:
         mine = np.ones(work.row.size, np.bool_)
@@ -361,7 +336,7 @@ def _fetches(program: Program) -> list[Intervals]:
     then all of it may go.
     """
     threads = program.threads
-    held = list(_spans_like(program.spans, threads, lambda _: True, ("dataloader",)))
+    held = list(spans_like(program.spans, threads, lambda _: True, ("dataloader",)))
     moments = program.graph.moments
     for thread in np.unique(moments.thread[moments.kind == LOADER]):
         held[thread] = nowhere(threads)[thread]
@@ -371,7 +346,7 @@ def _fetches(program: Program) -> list[Intervals]:
 def _sampling(program: Program) -> list[Intervals]:
     """The times in which threads choose tokens."""
     of_program = ("operator", "python", "user_range", "module")
-    return list(_spans_like(program.spans, program.threads, is_sampling, of_program))
+    return list(spans_like(program.spans, program.threads, is_sampling, of_program))
 
 
 def _without(program: Program, what: str) -> tuple[NDArray[np.float64], list[Intervals]]:
@@ -388,75 +363,13 @@ def _named_on_host(program: Program, change: Change) -> Iterator[Intervals]:
     """The times on each thread of the operators or ranges that a change names."""
     spans, threads = program.spans, program.threads
     if change.subject == "range":
-        return _spans_like(spans, threads, _is_named(change.name), ("user_range", "module", "python", "step"))
+        return spans_like(spans, threads, _is_named(change.name), ("user_range", "module", "python", "step"))
     matches = searched(change.name, _CHANGE_HINT)
     return (
-        _where_innermost(threads, _like(spans, threads, matches, ("operator",)))
+        where_innermost(threads, like(spans, threads, matches, ("operator",)))
         if change.subject == "self"
-        else _spans_like(spans, threads, matches, ("operator",))
+        else spans_like(spans, threads, matches, ("operator",))
     )
-
-
-#: From the call that launches a graph to its first work it takes some 20 µs (10 to 80 on RTX 3080, V100 and T4), and
-#: then 0.8 to 3.1 µs for each piece of work until the call returns.
-_GRAPH_BEGINS_NS, _GRAPH_NODE_NS = 20_000, 1_500
-
-
-def _captured(program: Program) -> tuple[list[Intervals], list[Intervals], list[Intervals]]:
-    """The host time that launches of graphs replace, 1 ns for each such launch, and 1 ns for each piece of its work.
-
-    What a step launches between two waits becomes one call. Fetching batches, copies, and synchronising calls stay, and
-    so does what the host does before and after. From the outermost span around the first call that queues a kernel to
-    the end of that around the last one no thread needs time but for the call of the graph, which gives the device all
-    work and then takes time for each piece of it.
-    """
-    spans, threads, work, waited = program.spans, program.threads, program.work, program.waited
-    loads = list(_spans_like(spans, threads, lambda _: True, ("dataloader",)))
-    copies = np.flatnonzero((work.sort == MEMCPY) & (work.call >= 0))
-    parts = [(waited.start, waited.end), (work.called[copies], work.returned[copies]), *loads]
-    stays = union(*(np.concatenate(times) for times in zip(*parts, strict=True)))
-    rows = np.flatnonzero((work.call >= 0) & (work.sort != MEMCPY) & (program.windows.queued >= 0))
-    rows = rows[np.argsort(work.called[rows], kind="stable")]
-    since = np.append(LONG_AGO, stays[1])[np.searchsorted(stays[1], work.called[rows], side="right")]
-    region = np.stack((program.windows.queued[rows], since), axis=1)
-    first = np.flatnonzero(np.append(True, (region[1:] != region[:-1]).any(axis=1))[: rows.size])
-    last = np.append(first[1:], rows.size)[: first.size] - 1
-    after = np.maximum(since, program.windows.begin[program.windows.queued[rows]])
-    begin = threads.start[_outermost(threads, work.call[rows[first]], after[first])]
-    end = threads.end[_outermost(threads, work.call[rows[last]], after[last])]
-    captured = [difference(union(begin, end), stays)] * threads.track.size
-    calls, nodes = nowhere(threads), nowhere(threads)
-    for thread in np.unique(work.thread[rows]):
-        one, other = (np.flatnonzero(work.thread[rows[at]] == thread) for at in (first, last))
-        calls[thread] = union(begin[one], begin[one] + 1)
-        nodes[thread] = union(end[other], (end + last - first + 1)[other])
-    return captured, calls, nodes
-
-
-def _outermost(threads: Threads, rows: Ints, after: Ints) -> Ints:
-    """The outermost span around each of these spans that begins after that, as an index of those of threads."""
-    at = np.searchsorted(threads.row, rows)
-    while True:
-        parent = threads.parent[at]
-        up = (parent >= 0) & (threads.start[parent] > after)
-        if not up.any():
-            return at
-        at = np.where(up, parent, at)
-
-
-#: A call this much longer than the median one, with nothing queued before it, loads a kernel for its first use.
-_FIRST_USE_NS, _FIRST_USE_RATIO = 1_000_000, 50
-
-
-def _warmed_up(work: Work, rows: Ints, calls: Ints) -> Ints:
-    """When the calls of this work return if none loads a kernel, which runs before the capture do.
-
-    `rows` are all work whose calls a graph replaces.
-    """
-    usual = int(np.median(work.returned[rows] - work.called[rows])) if rows.size else 0
-    long = work.returned[calls] - work.called[calls] > max(_FIRST_USE_NS, _FIRST_USE_RATIO * usual)
-    before = np.where(work.before[calls] >= 0, work.end[work.before[calls]], LONG_AGO)
-    return np.where(long & (before <= work.called[calls]), work.called[calls] + usual, work.returned[calls])
 
 
 def _is_memory_bound(program: Program) -> Bools:

@@ -14,10 +14,16 @@ import numpy as np
 import polars as pl
 
 from stepscope.analyses.common.device_work import COMMUNICATION, COMPUTATION
-from stepscope.analyses.critical_path.changes import OF_RANKS, change_of, changed
+from stepscope.analyses.critical_path.changes import OF_RANKS, change_of
 from stepscope.analyses.critical_path.forward_pass import SOURCE, Floats, Shape, shape_of
-from stepscope.analyses.critical_path.predictions import PREDICTIONS, Scenario, most_saved, with_parts
-from stepscope.analyses.critical_path.replay import SETTLED, TURNS, Changes, Edges, Program, Replay
+from stepscope.analyses.critical_path.predictions import (
+    PREDICTIONS,
+    Scenario,
+    both_ends,
+    most_saved,
+    with_parts,
+)
+from stepscope.analyses.critical_path.replay import MEDIAN, SETTLED, TURNS, Changes, Edges, Program, Replay
 from stepscope.analyses.ranks.calls import RankCalls
 from stepscope.analyses.ranks.clocks import clocks_of
 from stepscope.analyses.ranks.matching import Job, job_of
@@ -206,23 +212,40 @@ def job_predictions(graph: JointGraph, texts: Sequence[str]) -> list[pl.DataFram
     Raises StepscopeError (no such change, or nothing that it changes).
     """
     wanted = [change_of(text) for text in texts]
-    changes = [changed(program, [one for one in wanted if one.subject != OF_RANKS]) for program in graph.programs]
+    own = [one for one in wanted if one.subject != OF_RANKS]
+    ends = [both_ends(program, own) for program in graph.programs]
+    changes, worst = [best for best, _ in ends], [worst for _, worst in ends if worst is not None]
     if any(one.subject == OF_RANKS for one in wanted):
-        changes = [
-            replace(one, work=np.where(program.work.sort == COMPUTATION, one.work * pace, one.work))
-            for one, program, pace in zip(changes, graph.programs, paces(graph.programs), strict=True)
-        ]
+        changes, worst = _without_stragglers(graph, changes), _without_stragglers(graph, worst)
     most = sum(most_saved(program, one) for program, one in zip(graph.programs, changes, strict=True))
 
     @cache
     def runs(spare: float) -> list[Replay]:
         return graph.run(changes, spare)
 
-    rows = [
-        with_parts(program, wanted, Scenario(one, most, partial(lambda i, spare: runs(spare)[i], i)))[0]
-        for i, (program, one) in enumerate(zip(graph.programs, changes, strict=True))
-    ]
+    @cache
+    def worst_runs() -> list[Replay]:
+        return graph.run(worst, MEDIAN)
+
+    rows = []
+    for i, (program, one) in enumerate(zip(graph.programs, changes, strict=True)):
+        played = Scenario(one, most, partial(lambda i, spare: runs(spare)[i], i))
+        if worst:
+            played = replace(played, at_worst=worst[i], worst=partial(lambda i: worst_runs()[i], i))
+        rows.append(with_parts(program, wanted, played)[0])
     return [PREDICTIONS.conform(pl.DataFrame([row])) for row in rows]
+
+
+def _without_stragglers(graph: JointGraph, changes: Sequence[Changes]) -> list[Changes]:
+    """The changes of each rank, with computation that is as fast as that of the typical rank."""
+    return (
+        [
+            replace(one, work=np.where(program.work.sort == COMPUTATION, one.work * pace, one.work))
+            for one, program, pace in zip(changes, graph.programs, paces(graph.programs), strict=True)
+        ]
+        if changes
+        else []
+    )
 
 
 def answers(graph: JointGraph, texts: Sequence[str]) -> bool:

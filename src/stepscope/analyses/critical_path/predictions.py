@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import polars as pl
 
 from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.common.span_lookup import of_spans
-from stepscope.analyses.critical_path.changes import Change, change_of, changed
+from stepscope.analyses.critical_path.changes import BOUNDED, Change, change_of, changed
 from stepscope.analyses.critical_path.critical_path import recorded_work
 from stepscope.analyses.critical_path.forward_pass import SOURCE
 from stepscope.analyses.critical_path.questions import applicable, concerns
@@ -34,7 +34,7 @@ from stepscope.analyses.critical_path.work import KERNEL_WAIT, NOTHING
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import Ints, covered
 from stepscope.core.report import Gain
-from stepscope.core.schema import ARROWS, DEVICE_WORK, EVENT_WAITS, OPS, STEPS
+from stepscope.core.schema import ARROWS, DEVICE_WORK, DEVICES, EVENT_WAITS, OPS, STEPS
 from stepscope.core.table import Column, Table
 from stepscope.core.trace import Trace
 from stepscope.core.units import parse_duration
@@ -69,6 +69,7 @@ def predictions(
     ops: pl.DataFrame = OPS.empty(),
     arrows: pl.DataFrame = ARROWS.empty(),
     event_waits: pl.DataFrame = EVENT_WAITS.empty(),
+    devices: pl.DataFrame = DEVICES.empty(),
     *,
     changes: str | None = None,
     measured_step: str | None = None,
@@ -83,7 +84,7 @@ def predictions(
     Raises MissingTable (no host side), StepscopeError (no such change, or nothing that it changes).
     """
     measured_ns = None if measured_step is None else parse_duration(measured_step, default_unit="ms")
-    program = recorded_program(spans, tracks, steps, ops, arrows, event_waits)
+    program = recorded_program(spans, tracks, steps, ops, arrows, event_waits, devices)
     wanted = [change_of(text) for text in (changes or "").splitlines() if text.strip()]
     rows = [scenario(program, wanted)] if wanted else standard(program)
     frame = PREDICTIONS.conform(pl.DataFrame(rows)) if rows else PREDICTIONS.empty()
@@ -97,6 +98,7 @@ def replayed_steps(
     ops: pl.DataFrame = OPS.empty(),
     arrows: pl.DataFrame = ARROWS.empty(),
     event_waits: pl.DataFrame = EVENT_WAITS.empty(),
+    devices: pl.DataFrame = DEVICES.empty(),
     *,
     lags: Lags,
 ) -> pl.DataFrame:
@@ -104,7 +106,7 @@ def replayed_steps(
 
     step (Int32), recorded_ns (Int64), replayed_ns (Float64); `lags` as in `make`. Raises MissingTable (no host side).
     """
-    program = recorded_program(spans, tracks, steps, ops, arrows, event_waits, lags=lags)
+    program = recorded_program(spans, tracks, steps, ops, arrows, event_waits, devices, lags=lags)
     graph, windows = program.graph, program.windows
     lengths = graph.lengths(graph.run(unchanged(program.work, program.threads.track.size)))
     return pl.DataFrame({"step": windows.step, "recorded_ns": windows.high - windows.low, "replayed_ns": lengths})
@@ -112,7 +114,7 @@ def replayed_steps(
 
 def tables_of(trace: Trace) -> tuple[pl.DataFrame, ...]:
     """The tables of a trace that predictions are made from, in the order in which functions here take them."""
-    return trace.spans, trace.tracks, trace.steps, trace.ops, trace.arrows, trace.event_waits
+    return trace.spans, trace.tracks, trace.steps, trace.ops, trace.arrows, trace.event_waits, trace.devices
 
 
 def recorded_program(
@@ -122,6 +124,7 @@ def recorded_program(
     ops: pl.DataFrame,
     arrows: pl.DataFrame,
     event_waits: pl.DataFrame,
+    devices: pl.DataFrame = DEVICES.empty(),
     *,
     lags: Lags = "recorded",
 ) -> Program:
@@ -129,16 +132,16 @@ def recorded_program(
     threads = host_threads(spans, tracks)
     if not threads.n_active.any():
         raise MissingTable("operators and the calls that queue work", needed_by="predictions", topic="host")
-    devices = recorded_work(spans, tracks)
+    recorded = recorded_work(spans, tracks)
     within = RECORDING if steps.is_empty() else None
-    windows, _ = path_windows(spans, tracks, steps, devices, threads, within=within, step=None)
-    if devices.is_empty() and _is_quiet(threads, windows):
+    windows, _ = path_windows(spans, tracks, steps, recorded, threads, within=within, step=None)
+    if recorded.is_empty() and _is_quiet(threads, windows):
         raise MissingTable("what the threads that mark steps do", needed_by="predictions", topic="host")
-    program = program_of(spans, tracks, ops, arrows, event_waits, devices, threads, windows, lags=lags)
+    program = program_of(spans, tracks, ops, arrows, event_waits, recorded, threads, windows, lags=lags)
     if program.work.call.size and (program.work.call < 0).all():
         # The device would then seem to need nothing of the host, nor the host anything of the device.
         raise MissingTable("the calls that queued the device's work", needed_by="predictions", topic="host")
-    return program
+    return replace(program, ops=ops, devices=devices)
 
 
 #: A thread that is active for less of its steps is not recorded, but for a few events.
@@ -186,17 +189,20 @@ def _unknown(program: Program, wanted: Sequence[Change], changes: Changes, *, is
 class Scenario:
     """Changes of one program, what they save of a step at most in ns, and the replay with them.
 
-    The replay is given the quantile of the lags of dependencies that held nothing up.
+    The replay is given the quantile of the lags of dependencies that held nothing up. If one recording only bounds what
+    the changes do, these are the changes at best; `at_worst` are the others, and `worst` replays them.
     """
 
     changes: Changes
     most_ns: float
     replay: Callable[[float], Replay]
+    at_worst: Changes | None = None
+    worst: Callable[[], Replay] | None = None
 
 
 def scenario_of(program: Program, wanted: Sequence[Change]) -> Scenario:
     """The scenario of a program that is replayed alone. Raises StepscopeError if a change concerns nothing in it."""
-    changes = changed(program, wanted)
+    changes, at_worst = both_ends(program, wanted)
 
     @cache
     def settled() -> tuple[Changes, Replay]:
@@ -205,7 +211,17 @@ def scenario_of(program: Program, wanted: Sequence[Change]) -> Scenario:
     def replay(spare: float) -> Replay:
         return settled()[1] if spare == MEDIAN else replace(program.graph, spare=spare).once(settled()[0])
 
-    return Scenario(changes, most_saved(program, changes), replay)
+    worst = None if at_worst is None else partial(program.graph.run, at_worst)
+    return Scenario(changes, most_saved(program, changes), replay, at_worst, worst)
+
+
+def both_ends(program: Program, wanted: Sequence[Change]) -> tuple[Changes, Changes | None]:
+    """The changes, and what they do at worst if one recording only bounds it.
+
+    Raises StepscopeError if one of them concerns nothing in the recording.
+    """
+    is_bounded = any(change.subject in BOUNDED for change in wanted)
+    return changed(program, wanted), changed(program, wanted, at_worst=True) if is_bounded else None
 
 
 def scenario(program: Program, wanted: Sequence[Change]) -> dict[str, object]:
@@ -218,22 +234,26 @@ def with_parts(
 ) -> tuple[dict[str, object], dict[str, float]]:
     """The row of one scenario, and how the critical path of its median step divides into _PARTS, in ns."""
     played = scenario_of(program, wanted) if played is None else played
-    changes, graph, windows, most = played.changes, program.graph, program.windows, played.most_ns
+    graph, windows = program.graph, program.windows
     recorded = windows.high - windows.low
     step_ns = float(recorded.mean())
-    run = played.replay(MEDIAN)
     # What was queued before the recording shortens the first steps of a replay, so the later ones are measured.
     steady = slice(recorded.size // 2, None)
-    means = [_within_reason(step_ns, step_ns * graph.period(run, steady), most)]
-    if means[0] < (1 - _NO_GAIN) * step_ns:
-        periods = (graph.period(played.replay(spare), steady) for spare in _SPARE)
-        means += [_within_reason(step_ns, step_ns * period, most) for period in periods]
+
+    def mean_of(run: Replay) -> float:
+        ns = step_ns * graph.period(run, steady)
+        return ns if played.at_worst is not None else _within_reason(step_ns, ns, played.most_ns)
+
+    run = played.replay(MEDIAN)
+    means = [mean_of(run)]
+    is_gain = means[0] < (1 - _NO_GAIN) * step_ns
+    means += [mean_of(played.replay(spare)) for spare in _SPARE] if is_gain else []
     is_model = any(change.change == "graphs" or change.subject == "padding" for change in wanted)
-    reason = _unknown(program, wanted, changes, is_gain=means[0] < (1 - _NO_GAIN) * step_ns)
+    reason = _unknown(program, wanted, played.changes, is_gain=is_gain)
     if reason == _CALLS_UNKNOWN:
-        means[0] = max(step_ns - most, 0.0)
-    predicted, width = means[0], _width(recorded[steady]) * means[0] * (1 + is_model)
-    low, high = max(min(means) - width, 0.0), max(means) + width
+        means[0] = max(step_ns - played.most_ns, 0.0)
+    predicted, ratio = means[0], _width(recorded[steady]) * (1 + is_model)
+    low, high = max(min(means) - ratio * predicted, 0.0), max(means) + ratio * predicted
     if "loader" in {change.subject for change in wanted} and not program.loader_known:
         high += _TAKE_OVER * predicted
     if is_model and recorded.size == 1:
@@ -241,6 +261,13 @@ def with_parts(
         idle = graph.run(changed(program, [change_of("host: free")]))
         low = min(low, step_ns * graph.period(idle, steady))
     high = max(high, step_ns) if reason else high
+    if played.at_worst is not None and played.worst is not None:
+        worst = mean_of(played.worst())
+        if not all(program.loader_known.values()):  # the workers may have been just as fast as the step
+            worst = max(worst, played.at_worst.loader * step_ns)
+        high = max(high, (1 + ratio) * worst)
+        bounded = (BOUNDED[change.subject] for change in wanted if change.subject in BOUNDED)
+        reason = "; ".join((*dict.fromkeys(bounded), *([reason] if reason else [])))
     spent = _binding(graph, run, int(np.argsort(recorded)[recorded.size // 2]))
     row: dict[str, object] = {
         "scenario": " + ".join(map(str, wanted)),
@@ -329,11 +356,12 @@ def near_median_program(
     ops: pl.DataFrame,
     arrows: pl.DataFrame,
     event_waits: pl.DataFrame,
+    devices: pl.DataFrame = DEVICES.empty(),
 ) -> Program:
     """The program of the median step and its neighbours. Raises MissingTable (no host side)."""
     spans, steps = near_median(spans, steps)
     ops = ops.join(spans, on="span_id", how="semi")
-    return recorded_program(spans, tracks, steps, ops, arrows, event_waits)
+    return recorded_program(spans, tracks, steps, ops, arrows, event_waits, devices)
 
 
 def _gain(row: Mapping[str, Any], wanted: Sequence[Change], step_ns: float, lost_ns: float) -> Gain:

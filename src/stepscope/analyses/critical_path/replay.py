@@ -51,6 +51,7 @@ from stepscope.analyses.critical_path.work import (
 )
 from stepscope.core.intervals import Bools, Intervals, Ints, covered
 from stepscope.core.names import kernel_class, map_names
+from stepscope.core.schema import DEVICES, OPS
 
 Edges = tuple[Ints, Ints, Floats]  # from, to, how long after
 #: How often lengths of computation follow from where communication runs, which follows from them, at most; and the
@@ -58,6 +59,8 @@ Edges = tuple[Ints, Ints, Floats]  # from, to, how long after
 TURNS, SETTLED = 6, 1e-4
 #: The quantile of the lags of their kind that dependencies get which held nothing up.
 MEDIAN = 0.5
+#: Work of a graph begins so long after the work before it: 0.5 to 1.4 µs on RTX 3080, V100 and T4, 0 on H100.
+_GRAPH_GAP_NS = 1_000
 Lags = Literal["recorded", "pooled", "other steps"]
 
 
@@ -67,7 +70,7 @@ class Changes:
 
     `without_waiting` are kinds of moments (of MOMENTS) that no longer wait. Nothing depends on work that is `detached`
     but the next work of its stream and the end of the step. Work that is `captured` in a graph begins no later after
-    its call than is usual.
+    its call than is usual, and no later after the work before it than work of graphs does.
     """
 
     work: Floats
@@ -223,7 +226,7 @@ class Graph:
 class Program:
     """A recorded program: its host threads, its device work, and what each waited for.
 
-    `known` is what each change that was asked before concerns.
+    `ops` and `devices` are those tables of the trace. `known` is what each change that was asked before concerns.
     """
 
     spans: pl.DataFrame
@@ -237,6 +240,8 @@ class Program:
     graph: Graph
     loader_known: dict[int, bool]  # threads with a loader that has workers, and whether its pace is known
     known: dict[object, tuple[Bools, list[Intervals]]] = field(default_factory=dict, compare=False)
+    ops: pl.DataFrame = field(default_factory=OPS.empty)
+    devices: pl.DataFrame = field(default_factory=DEVICES.empty)
 
     @cached_property
     def classes(self) -> NDArray[np.str_]:
@@ -376,6 +381,9 @@ def _of_work(graph: Graph, changes: Changes, reached: Floats) -> Iterator[Edges]
         until = np.minimum(work.end[one], work.start[rows])
         least = np.minimum(typical, work.start[rows] - until) * changes.waits[KERNEL_WAIT]
         lag = np.where(held.by[rows] == by, recorded[rows], least)
+        if by == BEFORE and changes.captured is not None:
+            inside = changes.captured[rows] & changes.captured[one] & (held.wait[rows] != UNEXPLAINED)
+            lag = np.where(inside, np.minimum(lag, _GRAPH_GAP_NS), lag)
         if by != BEFORE and changes.detached is not None:
             lag[changes.detached[one]] = -np.inf
         yield one + 1, rows + 1, (until - work.start[one]) * changes.work[one] + lag

@@ -47,11 +47,11 @@ def expert_load(expert_tokens: pl.DataFrame = EXPERT_TOKENS.empty(), *, by: By =
     The main columns are `imbalance_ratio`, or by rank and expert `load_ratio`. All ranks wait in each layer for the one
     with most tokens, so a phase's imbalance is the sum over its layers of the most that a rank got, over the sum of the
     means: 1.5 says that experts take one and a half times as long as evenly loaded ones would. Copies of an expert
-    count as experts of their own.
+    count as experts of their own. Where no rank is recorded (SGLang's recorder), only experts are compared.
 
     Units: tokens; ratios.
     Source: imbalance as the largest load over the mean one, as in `experts`.
-    Raises MissingTable (no tokens by expert), UnknownName (by).
+    Raises MissingTable (no tokens by expert, or by rank no ranks), UnknownName (by).
     """
     if expert_tokens.is_empty():
         hint = "name the folder of the engine's counts, as docs/serving.md says; show experts asks the all-to-alls"
@@ -66,14 +66,18 @@ def expert_load(expert_tokens: pl.DataFrame = EXPERT_TOKENS.empty(), *, by: By =
     idle = (pl.col("n_tokens") == 0).sum()
     of_rank = tokens.group_by(*layer, "rank").agg(pl.col("n_tokens").sum())
     if by == "rank":
+        tokens = tokens.drop_nulls("rank")
+        if tokens.is_empty():
+            raise MissingTable("the ranks of experts", needed_by="expert-load by rank", hint="see docs/serving.md")
         rows = tokens.group_by("phase", "rank").agg(
             pl.col("n_tokens").sum(), n_idle=idle, n_layers=pl.col("layer").n_unique(),
             n_experts=pl.col("expert").n_unique(),
         ).with_columns(load_ratio=_over(pl.col("n_tokens"), pl.col("n_tokens").mean().over("phase")))  # fmt: skip
         rows = rows.sort("load_ratio", "phase", "rank", descending=[True, False, False], nulls_last=True)
         return EXPERT_LOAD.conform(rows).select(_COLUMNS[by])
+    known = pl.col("n_tokens").filter(pl.col("rank").is_not_null())
     ranks = of_rank.sort("n_tokens", "rank", descending=[True, False]).group_by(layer, maintain_order=True).agg(
-        pl.col("rank").first(), most=pl.col("n_tokens").max(), mean=pl.col("n_tokens").mean()
+        pl.col("rank").first(), most=known.max(), mean=known.mean()
     )  # fmt: skip
     layers = tokens.group_by(layer).agg(
         pl.col("n_tokens").sum(), n_idle=idle, n_experts=pl.len(),
@@ -89,7 +93,8 @@ def expert_load(expert_tokens: pl.DataFrame = EXPERT_TOKENS.empty(), *, by: By =
         expert_imbalance_ratio=_over(pl.col("most_of_expert"), pl.col("mean_of_expert")),
     )
     keys = ["phase"] if by == "phase" else layer
-    rows = rows.sort("imbalance_ratio", *keys, descending=[True, *[False] * len(keys)], nulls_last=True)
+    least_even = ["imbalance_ratio", "expert_imbalance_ratio"]
+    rows = rows.sort(*least_even, *keys, descending=[True, True, *[False] * len(keys)], nulls_last=True)
     return EXPERT_LOAD.conform(rows).select(_COLUMNS[by])
 
 

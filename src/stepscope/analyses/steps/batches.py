@@ -10,13 +10,13 @@ import polars as pl
 from numpy.typing import NDArray
 
 from stepscope.analyses.common.analysis import analysis_of
-from stepscope.analyses.common.batch_names import Batch, batch_of
+from stepscope.analyses.common.batch_names import Batch, batch_of, plain_batches
 from stepscope.analyses.common.device_work import device_work
 from stepscope.analyses.costs.kernel_costs import uses_matrix_units
 from stepscope.analyses.costs.op_costs import priced
 from stepscope.analyses.costs.roofline import Roofs, roofs_of, with_roofs
 from stepscope.core.errors import MissingTable
-from stepscope.core.intervals import Bools, union_by
+from stepscope.core.intervals import union_by
 from stepscope.core.names import is_graph_launch, map_names
 from stepscope.core.schema import DEVICES, KERNELS, OPS, TRACKS
 from stepscope.core.table import Column, Table
@@ -24,11 +24,16 @@ from stepscope.core.table import Column, Table
 By = Literal["batch", "kind", "law"]
 Floats = NDArray[np.float64]
 _RANGES = ("user_range", "device_range")
+#: More are not believed: sums over all batches of a file stay whole numbers of 64 bits.
+_MOST_TOKENS = 2**40
 #: A law is fitted to at least this many batches of a kind, and checked on parts that it was not fitted to.
 _LEAST_BATCHES, _PARTS = 12, 4
 _ROUNDS, _EXACT = 30, 1e-3
-#: An engine also steps with nothing to run. A model that runs reads its weights, which takes more than that part.
+#: A law is fitted to batches that took at least that part of a first fit: a model that runs reads its weights.
 _EMPTY = 0.1
+_EMBEDDING = "aten::embedding"
+#: A plain range that holds so many others is a loop of batches.
+_LOOP = 2
 _TERMS = ("n_requests", "n_tokens", "kv_tokens")
 
 BATCHES = Table(
@@ -61,7 +66,7 @@ BATCHES = Table(
         Column("per_request_ns", pl.Float64(), "time for one more request (by law)", "ns"),
         Column("per_token_ns", pl.Float64(), "time for one more new token (by law)", "ns"),
         Column("per_kv_token_ns", pl.Float64(), "time for one more token to attend to (by law)", "ns"),
-        Column("n_empty", pl.Int64(), "batches that took less than a tenth of that: no model ran (by law)"),
+        Column("n_empty", pl.Int64(), "of them, those without device work: no model ran (by law)"),
         Column("error_ratio", pl.Float64(), "mean error on batches that it was not fitted to (by law)", "ratio"),
     ),
 )  # fmt: skip
@@ -81,32 +86,38 @@ def batches(
     """One row per batch of a serving engine, per kind of batch, or per kind the law of its duration.
 
     The main columns are `kind`, `dur_ns`, `tokens_per_s`, `busy_ratio` and `mbu_ratio`. A batch is a range that the
-    engine names after what it runs: those of vLLM, SGLang, ATOM and TensorRT-LLM are known. Of nested ranges the
-    outermost is the batch, and the one that states most says what is in it. Device work belongs to the batch in whose
-    range it was launched. Work of the next batch may be queued meanwhile: a batch begins when the work before it is
-    done.
+    engine names after what it runs: those of vLLM, SGLang, ATOM and TensorRT-LLM are known; without any of these,
+    ranges `prefill` and `decode` of a plain loop, whose requests and tokens follow from the shapes of the embedding. Of
+    nested ranges the outermost is the batch, and the one that states
+    most says what is in it. Device work belongs to the batch in whose range it was launched. Work of the next batch may
+    be queued meanwhile: a batch begins when the work before it is done.
 
     `mfu_ratio` and `mbu_ratio` count operators with a known cost (`known_ratio` is their part of device time), so they
     are lower bounds. They follow from shapes: inside replayed graphs only where a capture of the graph was recorded.
 
     By law, durations are fitted as base + requests + new tokens + tokens attended to, each with a weight that is not
     negative, so that the sum of absolute relative errors is least. The error is that of a law fitted without the
-    quarter of batches that it is tried on. Batches that took less than a tenth of what the law says ran no model: they
-    are counted (`n_empty`), and are no part of the error. There is no row for kinds with fewer than 12 batches.
+    quarter of batches that it is tried on. Batches without device work ran no model, if others have some: they are
+    counted (`n_empty`), and are no part of the law. Kinds with fewer than 12 batches of a model have no row.
 
     `hardware` and `accelerator` are those of `roofline`.
 
     Units: ns, FLOP, bytes, 1/s; ratios 0..1.
     Source: MFU as in `mfu`; MBU (model bandwidth utilisation) as bytes that must be moved over what the memory could.
-    Raises MissingTable (no range names a batch), UnknownName (by, accelerator), StepscopeError (hardware).
+    Raises MissingTable (no range names a batch, or by law no kind has enough), UnknownName (by, accelerator),
+    StepscopeError (hardware).
     """
     rows, work = timed_batches(spans, tracks)
+    rows = rows if rows["n_requests"].count() else _with_embedded_tokens(rows, spans, ops)
     work = work.with_columns(tensor_core=uses_matrix_units(work, kernels))
     rows = _costs(rows, work, spans, ops, roofs_of(devices, hardware, accelerator))
     if by == "batch":
         result = rows.with_columns(batch=pl.int_range(pl.len()))
     else:
         result = of_kinds(rows) if by == "kind" else laws(rows)
+    if result.is_empty():
+        what = f"{_LEAST_BATCHES} batches of one kind"
+        raise MissingTable(what, needed_by="the law of their durations", hint="record more steps of the engine")
     result = BATCHES.conform(result)
     return result.select(_COLUMNS[by])
 
@@ -147,7 +158,10 @@ def with_work(spans: pl.DataFrame, work: pl.DataFrame) -> tuple[pl.DataFrame, pl
 def _ranges(spans: pl.DataFrame) -> pl.DataFrame:
     """A row per batch in order: ts_ns, end_ns, track_id, and what its name states."""
     ranges = spans.filter(pl.col("category").is_in(_RANGES)).select("name", "category", "track_id", "ts_ns", "dur_ns")
-    stated = {name: batch for name in ranges["name"].unique().cast(pl.String) if (batch := batch_of(name)) is not None}
+    names = ranges["name"].unique().cast(pl.String)
+    stated = {name: batch for name in names if (batch := batch_of(name)) is not None}
+    is_plain = not stated
+    stated = stated or plain_batches(names)
     named = ranges.with_columns(pl.col("name").cast(pl.String)).filter(pl.col("name").is_in(list(stated)))
     on_host = named.filter(pl.col("category") == "user_range")
     named = on_host if on_host.height else named
@@ -156,6 +170,7 @@ def _ranges(spans: pl.DataFrame) -> pl.DataFrame:
     named = named.with_columns(end_ns=pl.col("ts_ns") + pl.col("dur_ns")).sort(
         "ts_ns", "end_ns", descending=[False, True]
     )
+    named = _without_loops(named) if is_plain else named
     reached = pl.col("end_ns").cum_max().shift().over("track_id")
     named = named.with_columns(outer=(pl.col("ts_ns") >= reached).fill_null(value=True).cum_sum())
     facts = [_facts(stated[name]) for name in named["name"]]
@@ -168,21 +183,29 @@ def _ranges(spans: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def _without_loops(named: pl.DataFrame) -> pl.DataFrame:
+    """The ranges, in order of their starts, without those around several others: these are loops of batches."""
+    starts, ends, tracks = (named[c].to_numpy() for c in ("ts_ns", "end_ns", "track_id"))
+    n_inside = np.zeros(named.height, np.int64)
+    for track in np.unique(tracks):
+        at = np.flatnonzero(tracks == track)
+        n_inside[at] = np.searchsorted(starts[at], ends[at], "left") - np.arange(at.size) - 1
+    return named.filter(pl.Series(n_inside < _LOOP))
+
+
 _FACTS = {
     "kind": pl.String(), "n_requests": pl.Int64(), "n_tokens": pl.Int64(), "kv_tokens": pl.Int64(), "size": pl.Int64(),
+    "filled": pl.Int64(),
 }  # fmt: skip
 
 
 def _facts(batch: Batch) -> dict[str, str | int | None]:
-    parts = batch.context, batch.generation
-    kv = [part.kv for part in parts if part.requests]
-    return {
-        "kind": batch.kind,
-        "n_requests": sum(part.requests for part in parts),
-        "n_tokens": batch.tokens,
-        "kv_tokens": None if None in kv else sum(n for n in kv if n is not None),
-        "size": batch.size,
-    }
+    whole = batch.whole
+    numbers = {
+        "n_requests": whole.requests, "n_tokens": whole.q, "kv_tokens": whole.kv, "size": batch.size,
+        "filled": batch.filled,
+    }  # fmt: skip
+    return {"kind": batch.kind, **{name: n if n is None or n <= _MOST_TOKENS else None for name, n in numbers.items()}}
 
 
 def _batch_of_work(work: pl.DataFrame, spans: pl.DataFrame, rows: pl.DataFrame) -> pl.Series:
@@ -210,7 +233,6 @@ def _timed(rows: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
     before = np.concatenate((began[:1], np.maximum.accumulate(done)[:-1]))
     start = np.maximum(began, np.where(has_work, before, began))
     duration = np.maximum(done - start, 0)
-    tokens = pl.col("n_tokens") / pl.col("dur_ns") * 1e9
     timed = rows.with_columns(
         from_ns=pl.Series(start),
         dur_ns=pl.Series(duration),
@@ -218,13 +240,37 @@ def _timed(rows: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
         busy_ns=pl.Series(busy),
     )
     size = pl.when(pl.col("size") > 0).then("size")
-    filled = pl.when(pl.col("kind") == "decode").then(pl.col("n_requests")).otherwise(pl.col("n_tokens"))
     has_length = pl.col("dur_ns") > 0
     return timed.with_columns(
+        _tokens_per_s(),
         busy_ratio=pl.when(has_length & (pl.col("busy_ns") > 0)).then(pl.col("busy_ns") / pl.col("dur_ns")).clip(0, 1),
-        tokens_per_s=pl.when(has_length).then(tokens),
-        padded_ratio=(1 - filled / size).clip(0, 1),
+        padded_ratio=(1 - pl.col("filled") / size).clip(0, 1),
     )
+
+
+def _tokens_per_s() -> pl.Expr:
+    return pl.when(pl.col("dur_ns") > 0).then(pl.col("n_tokens") / pl.col("dur_ns") * 1e9).alias("tokens_per_s")
+
+
+def _with_embedded_tokens(rows: pl.DataFrame, spans: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
+    """The batches with the requests and tokens whose embedding is the first in each: of loops that state none.
+
+    They are the rows and the numbers of the indices of the operator, where shapes were recorded.
+    """
+    embeds = spans.filter((pl.col("category") == "operator") & (pl.col("name").cast(pl.String) == _EMBEDDING))
+    shapes = embeds.join(ops.drop_nulls("input_shapes"), on="span_id").sort("ts_ns").select("ts_ns", "input_shapes")
+    at = shapes["ts_ns"].to_numpy()
+    first = np.searchsorted(at, rows["ts_ns"].to_numpy())
+    is_inside = (first < at.size) & (np.append(at, 0)[np.minimum(first, at.size)] < rows["end_ns"].to_numpy())
+    texts = shapes["input_shapes"].gather(np.where(is_inside, first, 0)) if at.size else pl.Series([None] * rows.height)
+    ids = pl.Series(texts, dtype=pl.String).str.extract(r"^\[\[[\d,\s]*\],\s*\[(\d{1,9}(?:,\s*\d{1,9})?)\]")
+    sizes = ids.str.split(",").list.eval(pl.element().str.strip_chars().cast(pl.Int64, strict=False)).to_frame("sizes")
+    known = pl.Series(is_inside)
+    n = sizes.select(
+        n_requests=pl.when(known & (pl.col("sizes").list.len() == 2)).then(pl.col("sizes").list.first()),
+        n_tokens=pl.when(known).then(pl.col("sizes").list.eval(pl.element().product()).list.first()),
+    )
+    return rows.with_columns(n).with_columns(_tokens_per_s())
 
 
 def _launched(rows: pl.DataFrame, work: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
@@ -295,7 +341,7 @@ def of_kinds(rows: pl.DataFrame) -> pl.DataFrame:
         n_batches=pl.len().cast(pl.Int64),
         total_ns=whole,
         median_ns=pl.col("dur_ns").median().round().cast(pl.Int64),
-        p90_ns=pl.col("dur_ns").quantile(0.9, "lower"),
+        p90_ns=pl.col("dur_ns").quantile(0.9, "equiprobable").cast(pl.Int64),
         host_ns=pl.col("host_ns").median().round().cast(pl.Int64),
         tokens_per_s=tokens,
     ).rename({"median_ns": "dur_ns"}).sort("total_ns", "kind", descending=[True, False])  # fmt: skip
@@ -345,7 +391,10 @@ def _without_prefill(rows: pl.DataFrame) -> pl.Expr:
 def laws(rows: pl.DataFrame) -> pl.DataFrame:
     """Of the batches, as by batch, a row per kind: the weights of its law, and its error on batches left out."""
     laws = []
-    for (kind,), part in sorted(rows.partition_by("kind", as_dict=True).items()):
+    ran = rows["busy_ratio"].is_not_null()
+    ran |= not ran.any()  # nothing is known of the device
+    for (kind,), every in sorted(rows.with_columns(ran=ran).partition_by("kind", as_dict=True).items()):
+        part = every.filter("ran")
         terms = [c for c in _TERMS if part[c].null_count() == 0 and part[c].n_unique() > 1]
         if "n_requests" in terms and part["n_tokens"].equals(part["n_requests"]):  # a token for each: one weight
             terms.remove("n_tokens")
@@ -358,14 +407,13 @@ def laws(rows: pl.DataFrame) -> pl.DataFrame:
         for k in range(_PARTS):
             weights = law_of(part.filter(part_of != k), terms)
             expected[part_of == k] = expected_ns(part.filter(part_of == k), terms, weights)
-        ran = ~is_empty(y, expected)
         weights = law_of(part, terms)
         of_term = dict(zip(("base_ns", *terms), weights.tolist(), strict=True))
         laws.append({
-            "kind": kind, "n_batches": part.height, "base_ns": of_term["base_ns"],
+            "kind": kind, "n_batches": every.height, "base_ns": of_term["base_ns"],
             "per_request_ns": of_term.get("n_requests"), "per_token_ns": of_term.get("n_tokens"),
-            "per_kv_token_ns": of_term.get("kv_tokens"), "n_empty": int((~ran).sum()),
-            "error_ratio": float(np.abs(expected[ran] / y[ran] - 1).mean()) if ran.any() else None,
+            "per_kv_token_ns": of_term.get("kv_tokens"), "n_empty": every.height - part.height,
+            "error_ratio": float(np.abs(expected / y - 1).mean()),
         })  # fmt: skip
     schema = {name: BATCHES.column(name).dtype for name in _COLUMNS["law"]}
     return pl.DataFrame(laws, schema)
@@ -374,10 +422,10 @@ def laws(rows: pl.DataFrame) -> pl.DataFrame:
 def law_of(rows: pl.DataFrame, terms: Sequence[str]) -> Floats:
     """The base and the weight of each term, in ns, with which durations (`dur_ns`, above 0) are met best.
 
-    Batches that ran no model would count most among relative errors, so those of a first fit are absolute.
+    Batches that took hardly any time would count most among relative errors, so those of a first fit are absolute.
     """
     x, y = _design(rows, terms), rows["dur_ns"].to_numpy().astype(np.float64)
-    ran = ~is_empty(y, x @ _weights(x, y, y))
+    ran = y >= _EMPTY * (x @ _weights(x, y, y))
     ran |= ~ran.any()
     return _weights(x[ran], y[ran], np.ones(int(ran.sum())))
 
@@ -386,11 +434,6 @@ def expected_ns(rows: pl.DataFrame, terms: Sequence[str], weights: Floats) -> Fl
     """How long batches should take by a law."""
     expected: Floats = _design(rows, terms) @ weights
     return expected
-
-
-def is_empty(took_ns: Floats, expected_ns: Floats) -> Bools:
-    """Which batches ran no model: they took less than a tenth of what a batch of that size takes."""
-    return took_ns < _EMPTY * expected_ns
 
 
 def _design(rows: pl.DataFrame, terms: Sequence[str]) -> Floats:

@@ -29,9 +29,10 @@ _MEASURES = {
 }  # fmt: skip
 #: Histograms of engines, by what their names hold; the first that matches.
 _HISTOGRAMS = (
-    (r"time_to_first_token", "ttft"), (r"request_time_per_output_token", "tpot"),
-    (r"inter_token_latency|time_per_output_token", "itl"), (r"e2e_request_latency", "e2e"),
-    (r"queue_time", "queue"), (r"prefill_time", "prefill"), (r"decode_time", "decode"),
+    (r"time_to_first_token|inference_first_response", "ttft"), (r"request_time_per_output_token", "tpot"),
+    (r"inter_token_latency|time_per_output_token", "itl"),
+    (r"e2e_request_latency|^(?:tgi|dynamo_frontend)_request_duration(?:_seconds)?$", "e2e"),
+    (r"queue_time|request_queue_duration", "queue"), (r"prefill_time", "prefill"), (r"decode_time", "decode"),
 )  # fmt: skip
 _ORDER = ("e2e", "ttft", "itl", "tpot", "longest_itl", "queue", "prefill", "decode")
 _QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _SIGNIFICANCE = 0.03
 #: Runs on each side of a change. Two suffice for the last level if they are far apart from those before.
 _LEAST_RUNS = 3
+#: Fewer runs show no change, whatever they take.
+LEAST_SERIES = 2 * _LEAST_RUNS - 1
 #: The p-value of a last level of two runs counts so many times: two slow runs in a row are not that rare.
 _OF_TWO = 30.0
 #: The best of all places fits as well as the best of so many independent ones: a × ln(runs) − b. By simulation of
@@ -91,7 +93,7 @@ def _far_from_level(values: Floats, floor: float) -> NDArray[np.bool_]:
     apart = np.abs(values - np.median(values))
     scatter = max(floor, float(np.median(apart)) * _MEDIAN_TO_SD)
     far: NDArray[np.bool_] = apart > _STANDS_OUT * scatter
-    return far & (values.size >= 2 * _LEAST_RUNS - 1)
+    return far & (values.size >= LEAST_SERIES)
 
 
 def _scatter(values: Floats) -> float:

@@ -11,9 +11,8 @@ import polars as pl
 from stepscope.core.schema import ISSUES, TABLES
 from stepscope.core.soundness import FACTS, is_numbered, limits_of
 from stepscope.core.stored_tables import StoredTables
-from stepscope.core.table import Name, map_names
+from stepscope.core.table import Name, map_names, no_number
 from stepscope.core.trace import Result, Results
-from stepscope.core.whole_numbers import no_number
 from stepscope.readers.common.source import IssueLog
 
 if TYPE_CHECKING:

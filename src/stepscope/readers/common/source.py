@@ -304,7 +304,7 @@ def _members(file: IO[bytes], path: str) -> list[str]:
 
 
 def _documents(archive: ZipFile) -> list[str]:
-    """Members that may be traces: those called JSON, or else all.
+    """Members that may be traces: those called JSON, or what a file of PyTorch describes itself by, or else all.
 
     Raises ValueError if there are none, or if reading them all would take time without bound: members share their data,
     or claim to unpack to more than one packed file may.
@@ -318,7 +318,8 @@ def _documents(archive: ZipFile) -> list[str]:
     names = [n for n in archive.namelist() if not n.endswith("/") and "__MACOSX" not in n]
     if not names:
         raise ValueError("it is empty")
-    return sorted(n for n in names if ".json" in n.lower()) or names
+    described = [n for n in names if n.endswith("/data.pkl")]  # the rest of such a file are its numbers
+    return sorted(n for n in names if ".json" in n.lower()) or described or names
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import sqlite3
 import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -40,13 +40,17 @@ _ROWS = 5_000
 _IDS = 30_000
 _MOST_BITS = 62  # a packed number is never negative, and -1 says that a row is to be read again
 _HEADER = 100
+#: A view may describe any amount of rows and work: a query gives no more rows than the file has bytes, and all take no
+#: more instructions of SQLite's machine than these, of which reading a table takes some 20 for each value.
+_MOST_INSTRUCTIONS, _MOST_PER_BYTE, _BETWEEN_LOOKS = 20_000_000, 200, 100_000
+_LEAST_LENGTH = 1 << 22
 
 
 class Database:
     """An open file: its tables with their columns, and those columns as arrays. Names of tables are as in the file."""
 
-    def __init__(self, connection: sqlite3.Connection, issues: IssueLog) -> None:
-        self._db, self._issues = connection, issues
+    def __init__(self, connection: sqlite3.Connection, issues: IssueLog, most_rows: int) -> None:
+        self._db, self._issues, self._most_rows = connection, issues, most_rows
         tables = self.rows("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
         self._names = {str(name) for (name,) in tables}
         self._columns: dict[str, tuple[str, ...]] = {}
@@ -69,7 +73,14 @@ class Database:
 
     def rows(self, sql: str, arguments: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """All rows of a query: for small tables."""
-        return self._db.execute(sql, arguments).fetchall()
+        rows = self._db.execute(sql, arguments).fetchmany(self._most_rows + 1)
+        self._check(len(rows))
+        return rows
+
+    def _check(self, n_rows: int) -> None:
+        """Raise sqlite3.DataError if a query gives more rows than the file can hold."""
+        if n_rows > self._most_rows:
+            raise sqlite3.DataError("it describes more rows than it has bytes")
 
     def texts(self, table: str, ids: Iterable[int]) -> dict[int, str]:
         """The texts of some ids of a table (id, value). Ids that it does not hold are left out."""
@@ -84,7 +95,7 @@ class Database:
     def column(self, table: str, expression: str, where: str = "1") -> list[Any]:
         """One column as a list, in the order of the table: for texts and for numbers with fractions."""
         sql = f"SELECT {expression} FROM {_quoted(table)} WHERE {where}"  # noqa: S608
-        return [value for (value,) in self._db.execute(sql)]
+        return [value for (value,) in self.rows(sql)]
 
     def frame(self, table: str, columns: Mapping[str, str], texts: Sequence[str] = ()) -> pl.DataFrame:
         """Some columns of a table under new names: whole numbers, except `texts`. Empty if there is no such table."""
@@ -111,6 +122,7 @@ class Database:
         """
         have = {name: n for name, n in bits.items() if name in self.columns_of(table)}
         n_rows = int(self.rows(f"SELECT count(*) FROM {_quoted(table)} WHERE {where}")[0][0])  # noqa: S608
+        self._check(n_rows)
         result = Columns({name: np.full(n_rows, ABSENT, np.int64) for name in bits if name not in have})
         groups = _groups(have)
         packed = self._integers(table, [_expression(group) for group in groups], where, n_rows)
@@ -285,17 +297,38 @@ def opened(source: Source, issues: IssueLog) -> Iterator[Database]:
             raise StepscopeError(f"cannot read {source.label}: {error}", "check its owner and mode") from None
         # Some recorders cut texts in the middle of a letter.
         connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
+        n_bytes = Path(path).stat().st_size
+        work = _limit(connection, n_bytes)
         try:
             with no_collection():
-                yield Database(connection, issues)
+                yield Database(connection, issues, n_bytes)
         except sqlite3.Error as error:
-            raise _damaged(str(error), source) from None
+            is_too_much = next(work) < 0
+            raise _damaged(
+                "it describes more work than its size explains" if is_too_much else str(error), source
+            ) from None
         except UnicodeDecodeError:  # SQLite's own message quotes a damaged schema
             raise _damaged("the schema of the database is damaged", source) from None
         finally:
             connection.close()
         if source.progress is not None:
             source.progress(source.n_bytes)
+
+
+def _limit(connection: sqlite3.Connection, n_bytes: int) -> Iterator[int]:
+    """Bound what views of the file can do. Gives a count down, which is negative once they did too much."""
+    work = count((_MOST_INSTRUCTIONS + _MOST_PER_BYTE * n_bytes) // _BETWEEN_LOOKS, -1)
+    connection.set_progress_handler(lambda: next(work) < 0, _BETWEEN_LOOKS)
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, min(max(n_bytes, _LEAST_LENGTH), 10**9))
+    connection.execute("PRAGMA trusted_schema = OFF")
+    connection.set_authorizer(_allowed)
+    return work
+
+
+def _allowed(action: int, _: str | None, name: str | None, *__: str | None) -> int:
+    """Refuses functions that may work for long on a single value, which nothing bounds."""
+    is_endless = action == sqlite3.SQLITE_FUNCTION and (name or "").lower() in ("printf", "format")
+    return sqlite3.SQLITE_DENY if is_endless else sqlite3.SQLITE_OK
 
 
 @contextmanager

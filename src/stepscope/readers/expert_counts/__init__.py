@@ -1,4 +1,4 @@
-"""How many tokens the experts of a model got, as engines count them: MindIE's hotspot files, and tables as CSV."""
+"""How many tokens the experts of a model got, as engines count them: MindIE's and SGLang's files, and tables as CSV."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from stepscope.readers.formats import PACKING, Format, Sign
 
 #: A hotspot file of MindIE: DUMP/decode/decode_3.csv has the experts of rank 3. Files with _topk_ hold something else.
 HOTSPOT = re.compile(rf"(?:^|[/\\])(prefill|decode)_(\d{{1,7}})\.csv{PACKING}")
+
+#: A dump of SGLang's recorder of expert distributions.
+RECORDED = re.compile(r"(?:^|[/\\])expert_distribution_recorder_[\d.]+\.pt$")
 
 
 def hotspots_of(path: str) -> list[str]:
@@ -30,6 +33,17 @@ def hotspots_of(path: str) -> list[str]:
     return sorted(every, key=_in_order)
 
 
+def recorded_of(path: str) -> list[str]:
+    """The dumps of SGLang's recorder in the folder of one, in order; each begins to count anew."""
+    if RECORDED.search(path) is None:
+        return [path]
+    try:
+        listed = files.files_in(files.split(path)[0] or ".", deep=False)
+    except StepscopeError:  # a folder whose files may be read and not listed
+        listed = []
+    return sorted({path, *(file for file in listed if RECORDED.search(file))})
+
+
 def phase_and_rank(path: str) -> tuple[str, int]:
     """The phase and the rank in the name of a hotspot file. Raises ValueError (it has none)."""
     match = HOTSPOT.search(path)
@@ -43,6 +57,16 @@ def _in_order(path: str) -> tuple[str, int]:
 
 
 FORMATS = (
+    Format(
+        name="expert-recorder",
+        doc="tokens by expert that SGLang records (`expert_distribution_recorder_….pt`, mode stat), without PyTorch",
+        module="expert_counts.reader",
+        signs=(Sign(0.9, re.compile(rb"\x80[\x02-\x05]"), holds=(b"logical_count",)),),
+        provides=("expert_tokens", "issues"),
+        companion_files=recorded_of,
+        endings=(".pt",),
+        function="read_recorded",
+    ),
     Format(
         name="expert-hotspots",
         doc="tokens by expert that MindIE counts (`decode/decode_0.csv`): all ranks and phases of a folder together",

@@ -8,16 +8,19 @@ No file says how many layers there are: it is the smallest number of rows after 
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 
+from stepscope.core import files
 from stepscope.core.errors import CorruptInput
 from stepscope.core.request_tables import EXPERT_TOKENS
 from stepscope.core.trace import Meta, Trace
 from stepscope.readers.common.source import IssueLog, Source
-from stepscope.readers.expert_counts import hotspots_of, phase_and_rank
+from stepscope.readers.expert_counts import hotspots_of, phase_and_rank, recorded_of
+from stepscope.readers.expert_counts.torch_file import tensor_of
 from stepscope.readers.formats import BYTE_ORDER_MARK
 
 if TYPE_CHECKING:
@@ -30,7 +33,8 @@ if TYPE_CHECKING:
 _AGAIN = "copy the file again; docs/serving.md says what it should hold"
 #: So many rows tell how many layers a block has; no model has half as many.
 _LOOKED_AT = 8192
-_MOST_TOKENS = 2**53
+#: The sum over all experts of any file stays a whole number of 64 bits.
+_MOST_TOKENS, _MOST_PLACES = 2**40, 1 << 24
 
 
 def read_hotspots(source: Source) -> Trace:
@@ -100,6 +104,43 @@ def layers_of(ranks: Sequence[Counts]) -> int:
     rows = np.hstack([counts[: min(n_rows, _LOOKED_AT)] for counts in ranks])
     likely = 1 + np.flatnonzero((rows[1 : len(rows) // 2 + 1] >= rows[0]).all(axis=1))
     return next((int(n) for n in likely if (rows[n:] >= rows[:-n]).all()), n_rows)
+
+
+def read_recorded(source: Source) -> Trace:
+    """All dumps of SGLang's recorder in a folder, added up. Raises CorruptInput (no counts), StepscopeError (size).
+
+    Counts are of the model's own experts, copies together, and of all ranks: which rank has which is not recorded.
+    """
+    issues = IssueLog()
+    total: Counts | None = None
+    for path in recorded_of(source.path):
+        try:
+            counts = _of_steps(tensor_of(path, "logical_count"))
+        except CorruptInput as error:
+            if path == source.path:
+                raise
+            issues.add("files_dropped", "warning", 1, error.message)
+            continue
+        source.n_bytes += files.size_of(path)
+        if total is not None and total.shape != counts.shape:
+            issues.add("files_dropped", "warning", 1, f"{path}: layers and experts of another model")
+            continue
+        total = counts if total is None else total + counts
+    if total is None or not total.size:
+        raise CorruptInput("it holds no counts", _AGAIN, path=source.label)
+    layer, expert = np.indices(total.shape).reshape(2, -1)
+    frame = pl.DataFrame({"layer": layer, "expert": expert, "n_tokens": total.ravel()})
+    return _trace(source, "expert-recorder", EXPERT_TOKENS.conform(frame), issues)
+
+
+def _of_steps(counts: NDArray[Any]) -> Counts:
+    """The tokens of each layer and expert, of all steps. Raises CorruptInput."""
+    if counts.ndim not in (2, 3) or math.prod(counts.shape[-2:]) > _MOST_PLACES:
+        raise CorruptInput(f"counts of shape {counts.shape} are none of layers and experts", _AGAIN)
+    summed = counts.astype(np.float64).sum(axis=0) if counts.ndim == 3 else counts.astype(np.float64)
+    if not (np.isfinite(summed).all() and (summed >= 0).all() and (summed <= _MOST_TOKENS).all()):
+        raise CorruptInput("its counts are no numbers of tokens", _AGAIN)
+    return summed.round().astype(np.int64)
 
 
 def read_table(source: Source) -> Trace:

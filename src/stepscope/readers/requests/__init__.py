@@ -24,7 +24,8 @@ _DIGITS = re.compile(r"\d+")
 _OF_REQUESTS = re.compile(
     rb'"(?:ttfts?|itls?|time_to_first_token\w*|(?:mean_)?(?:inter_token_latency|itl|ttft|tpot)\w*|e2e_latency\w*|e2el\w*'
     rb"|queue_time\w*|time_in_queue|first_token_(?:time|ts|latency)\w*|time_per_output_token\w*|request_throughput"
-    rb'|prefill_finished_\w+)"\s*:'
+    rb"|prefill_finished_\w+|request_latency\w*|end_to_end_latency\w*|response_timestamps|number_output_tokens"
+    rb'|timing_metrics|predicted_ms|eval_duration)"\s*:|"type_"\s*:\s*"generative_benchmark'
 )
 
 
@@ -63,8 +64,8 @@ def _in_order(path: str) -> list[tuple[int, str]]:
 FORMATS = (
     Format(
         name="requests",
-        doc="requests to an engine one by one, JSON or JSON lines: vLLM's and SGLang's benchmarks, or others; see"
-            " serving.md",
+        doc="requests to an engine one by one, JSON or JSON lines: benchmarks of vLLM and SGLang, AIPerf, GenAI-Perf,"
+            " GuideLLM, LLMPerf, or your own; see serving.md",
         module="requests.reader",
         signs=(
             Sign(0.3, OBJECT, pattern=_OF_REQUESTS),

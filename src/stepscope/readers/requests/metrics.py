@@ -16,7 +16,7 @@ import polars as pl
 
 from stepscope.core import files
 from stepscope.core.errors import CorruptInput
-from stepscope.core.prometheus import EXEMPLAR, SAMPLE, SCRAPED
+from stepscope.core.prometheus import EXEMPLAR, OF_NAME, SAMPLE, SCRAPED
 from stepscope.core.request_tables import HISTOGRAMS
 from stepscope.core.schema import COUNTERS
 from stepscope.core.trace import Meta, Trace
@@ -25,6 +25,7 @@ from stepscope.readers.requests import scrapes_of
 
 FORMAT = "metrics"
 _LE = r'(?:^|,)\s*le="([^"]*)"'
+_OF_NAME = rf'(?:^|,)\s*(?:{"|".join(OF_NAME)})="([^"]*)"'
 _HISTOGRAM = r"_(?:bucket|sum|count)$"
 _TIME = re.compile(r"(?<!\d)(1\d{9}|1\d{12}|1\d{15}|1\d{18})(?!\d)")
 _MOST_SCRAPES, _MOST_S, _MOST_MS = 100_000, 1e11, 1e13
@@ -121,7 +122,7 @@ def _time_of_name(path: str) -> int | None:
 def _tables(samples: pl.DataFrame, issues: IssueLog) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The tables `histograms` and `counters`."""
     labels = pl.col("labels").fill_null("")
-    rest = labels.str.replace_all(_LE, "").str.replace_all('"', "").str.strip_chars(", ")
+    rest = labels.str.replace_all(_LE, "").str.replace(_OF_NAME, "").str.replace_all('"', "").str.strip_chars(", ")
     base = pl.col("name").str.replace(_HISTOGRAM, "")
     up_to = labels.str.extract(_LE).str.strip_prefix("+").cast(pl.Float64, strict=False)
     named = samples.with_columns(base=base, engine=rest.str.slice(0, 300), up_to=up_to)
@@ -150,5 +151,6 @@ def _tables(samples: pl.DataFrame, issues: IssueLog) -> tuple[pl.DataFrame, pl.D
     is_date = pl.col("name").str.ends_with("_created")  # when the client began to count
     plain = named.filter(~pl.col("of_histogram") & ~is_date & pl.col("value").is_finite())
     device = pl.when(pl.col("engine") != "").then("engine").otherwise(pl.lit("engine"))
-    counters = plain.select("ts_ns", "value", metric="name", device=device)
+    what = ("_" + pl.col("labels").str.extract(_OF_NAME)).fill_null("")
+    counters = plain.select("ts_ns", "value", metric=pl.col("name") + what, device=device)
     return HISTOGRAMS.conform(histograms), COUNTERS.conform(counters)

@@ -1,14 +1,13 @@
 """Requests to an engine one by one: a row of the table `requests` for each, from JSON or JSON lines.
 
-Read are the results of the benchmarks of vLLM (`--save-result --save-detailed`) and SGLang (`--output-details`), which
-hold a list for each measure; an object for each request, as lines, as a list, or as a list within an object; and vLLM's
-responses with `--enable-per-request-metrics`. Fields are known by their names. The end of a name may state its unit
-(`_ns`, `_us`, `_ms`, `_s`, `_seconds`), without which times are seconds; points in time are told apart by their size.
+Read are the results of benchmarks that hold a list for each measure (vLLM's with `--save-result --save-detailed`,
+SGLang's with `--output-details`), and an object for each request: as lines, as a list, or as a list within an object
+(GuideLLM's and GenAI-Perf's have several, one for each run).
 """
 
 from __future__ import annotations
 
-import re
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,6 +18,17 @@ from stepscope.core.request_tables import REQUESTS
 from stepscope.core.trace import Meta, Trace, extent_ns
 from stepscope.readers.common.source import IssueLog, with_issues
 from stepscope.readers.formats import BYTE_ORDER_MARK
+from stepscope.readers.requests.fields import (
+    COUNTS,
+    LENGTHS,
+    LISTS,
+    SECOND,
+    TIMES,
+    TYPES,
+    Place,
+    fields_of,
+    places_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -26,47 +36,10 @@ if TYPE_CHECKING:
     from stepscope.readers.common.source import Source
 
 FORMAT = "requests"
-_UNIT = re.compile(r"_(ns|us|ms|s|secs?|seconds?)\Z")
-_NS_OF = {"ns": 1.0, "us": 1e3, "ms": 1e6}
-_SECOND = 1e9
-#: What each field is called; names without the unit at their end.
-_NAMES = {
-    "id": "request_id id rid",
-    "arrived": "arrival_time arrived arrival start_time request_start_time request_received_ts received_ts arrival_ts"
-               " timestamp start_times",
-    "queued": "queued_ts queued_at",
-    "scheduled": "first_scheduled_time scheduled_ts scheduled_time forward_entry_time",
-    "first_token": "first_token_time first_token_ts prefill_finished_ts prefill_finished_time",
-    "finished": "finished_time finish_time end_time request_finished_ts decode_finished_ts last_token_time"
-                " last_token_ts response_sent_to_client_ts",
-    "e2e": "e2e_latency e2e e2el latency request_latency total_latency end_to_end_latency latencies",
-    "ttft": "ttft time_to_first_token first_token_latency ttfts",
-    "itl": "itl mean_itl inter_token_latency mean_inter_token_latency tpot mean_tpot time_per_output_token",
-    "itls": "itl itls inter_token_latencies",
-    "queue": "queue_time queue time_in_queue queued_time waiting_time",
-    "prefill": "prefill_time prefill prefill_latency",
-    "decode": "decode_time decode decode_latency generation_time",
-    "prompt_tokens": "prompt_tokens prompt_len input_tokens input_len num_prompt_tokens input_lens",
-    "output_tokens": "completion_tokens output_tokens output_len num_generation_tokens generated_tokens output_lens",
-    "cached_tokens": "cached_tokens num_cached_tokens",
-    "n_preemptions": "num_preemptions n_preemptions preemptions retraction_count num_retractions",
-    "is_ok": "success is_ok ok",
-    "error": "error error_message errors",
-}  # fmt: skip
-_FIELDS: dict[str, list[str]] = {}
-for _field, _spellings in _NAMES.items():
-    for _spelling in _spellings.split():
-        _FIELDS.setdefault(_spelling, []).append(_field)
-_TIMES = ("arrived", "queued", "scheduled", "first_token", "finished")
-_LENGTHS = ("e2e", "ttft", "itl", "queue", "prefill", "decode")
-_COUNTS = ("prompt_tokens", "output_tokens", "cached_tokens", "n_preemptions")
-_TYPES: dict[str, pl.DataType] = {
-    **dict.fromkeys((*_TIMES, *_LENGTHS, *_COUNTS), pl.Float64()),
-    "itls": pl.List(pl.Float64()), "is_ok": pl.Boolean(), "id": pl.String(), "error": pl.String(),
-}  # fmt: skip
-#: Objects within that of a request, and lists of requests within an object.
-_NESTED = ("metrics", "meta_info", "usage", "stats", "timings", "time_stats")
+#: Lists of requests within an object, and of runs that have such lists.
 _LISTS = ("requests", "results", "records", "per_request", "details", "data", "outputs")
+_RUNS = ("benchmarks", "experiments")
+_SUCCESSFUL = "successful"
 _OF_LISTS = ("ttfts", "itls", "input_lens", "output_lens", "latencies", "e2e_latencies")
 _SAMPLES, _SAMPLED_BYTES, _MOST_LETTERS = 8, 1 << 16, 300
 #: A text with a line that is not as it should be is divided into so many parts, unless it is so small.
@@ -76,14 +49,12 @@ _TORN = "lines that are no whole object"
 _UNIX_NS, _LONGEST_S = 10**18, 864_000.0
 _HINT = "see docs/serving.md for the fields that are read"
 _AVERAGES = "record single requests too: --save-result --save-detailed (vLLM), --output-details (SGLang)"
-#: The names that lead to a field, the field, and its unit in ns.
-_Place = tuple[tuple[str, ...], str, float]
 
 
 def read(source: Source) -> Trace:
     """The requests of a file. Raises CorruptInput (not one of them), StepscopeError (size limit)."""
     issues = IssueLog()
-    text = b"".join(source.chunks()).removeprefix(BYTE_ORDER_MARK).strip()
+    text = b"".join(source.chunks()).removeprefix(BYTE_ORDER_MARK).lstrip()
     if source.damage:
         issues.add("damaged_packing", "error", 1, f"{source.damage} ({source.n_bytes:,} bytes read)")
     frame, has_averages = _frame(text, issues)
@@ -101,7 +72,8 @@ def read(source: Source) -> Trace:
 
 def _frame(text: bytes, issues: IssueLog) -> tuple[pl.DataFrame, bool]:
     """The fields of all requests by name, and whether there are averages in their place."""
-    first = _object(text.partition(b"\n")[0])
+    end = text.find(b"\n")
+    first = _object(text if end < 0 else text[:end])
     whole = first
     if first is None and (whole := _whole(text)) is not None:
         text = text.replace(b"\n", b" ")  # which no text of JSON holds
@@ -133,33 +105,52 @@ def _decoded(text: bytes | msgspec.Raw, kind: Any) -> Any:
         return None
 
 
-def _list_within(document: dict[str, Any]) -> list[Any] | None:
-    """The list of requests in an object, if it has one."""
-    lists = (_decoded(document[name], list[msgspec.Raw]) for name in _LISTS if name in document)
-    return next((rows for rows in lists if rows and bytes(rows[0]).lstrip().startswith(b"{")), None)
+def _list_within(document: dict[str, Any]) -> list[bytes] | None:
+    """The requests in an object, if it has a list of them, or runs that have some."""
+    for name in _RUNS:
+        runs = _decoded(document[name], list[dict[str, msgspec.Raw]]) if name in document else None
+        lists = [rows for run in runs or () if (rows := _list_within(run)) is not None]
+        if lists:
+            return [row for rows in lists for row in rows]
+    for name in _LISTS:
+        if name in document and (rows := _rows(document[name])):
+            return rows
+    return None
+
+
+def _rows(raw: Any) -> list[bytes]:
+    """The objects of a list, or of a list for each outcome: those of others than `successful` got no answer."""
+    rows = _decoded(raw, list[msgspec.Raw])
+    if rows is not None:
+        return [bytes(row) for row in rows] if rows and bytes(rows[0]).lstrip().startswith(b"{") else []
+    outcomes = _decoded(raw, dict[str, list[msgspec.Raw] | None]) or {}
+    if _SUCCESSFUL not in outcomes:
+        return []
+    of = {name: [bytes(row).strip() for row in rows or ()] for name, rows in outcomes.items()}
+    failed = [b'{"is_ok":false,' + row[1:] for name, rows in of.items() if name != _SUCCESSFUL for row in rows]
+    return of[_SUCCESSFUL] + failed
 
 
 def _of_lists(run: dict[str, Any], issues: IssueLog) -> pl.DataFrame:
     """The requests of one run of a benchmark, which holds a list for each measure."""
     kinds: dict[str, Any] = {
-        **dict.fromkeys(_TYPES, list[float | None]), "itls": list[list[float] | None], "error": list[str | None],
-        "id": list[str | None], "is_ok": list[bool | None],
+        **dict.fromkeys(TYPES, list[float | None]), **dict.fromkeys(LISTS, list[list[float] | None]),
+        "error": list[str | None], "id": list[str | None], "is_ok": list[bool | None],
     }  # fmt: skip
     columns: dict[str, list[Any]] = {}
     for name, raw in run.items():
         if not bytes(raw).lstrip().startswith(b"["):
             continue
-        base, factor = _base(name)
-        for field in _FIELDS.get(base, ()):
+        for field, factor, _ in fields_of(name):
             values = _decoded(raw, kinds[field])
             if values is not None and field not in columns:
-                columns[field] = values if factor == _SECOND else _scaled(values, factor / _SECOND)
+                columns[field] = values if factor == SECOND else _scaled(values, factor / SECOND)
     n = max(map(len, columns.values()), default=0)
     uneven = sum(len(values) != n for values in columns.values())
     issues.add("uneven_lists", "warning", uneven, f"lists with other lengths than {n:,}: the rest is unknown")
     return pl.DataFrame(
         {name: [*values, *[None] * (n - len(values))] for name, values in columns.items()},
-        schema={name: _TYPES[name] for name in columns},
+        schema={name: TYPES[name] for name in columns},
         strict=False,
     )
 
@@ -172,61 +163,43 @@ def _scaled(values: list[Any], factor: float) -> list[Any]:
     ]
 
 
-def _base(name: str) -> tuple[str, float]:
-    """The name of a field without its unit, and that unit in ns: seconds if it has none."""
-    match = _UNIT.search(name.lower())
-    if match is None or name.lower() in _FIELDS:
-        return name.lower(), _SECOND
-    return name.lower()[: match.start()], _NS_OF.get(match[1], _SECOND)
-
-
 def _of_lines(text: bytes, issues: IssueLog) -> pl.DataFrame:
     """The fields of requests, each an object on a line of its own, times in seconds."""
     places = _places(text)
-    tops: dict[str, Any] = {}
-    for (*outer, name), field, _ in places:
-        if outer:
-            tops.setdefault(outer[0], {})[name] = _TYPES[field]
-        else:
-            tops[name] = _TYPES[field]
-    schema = {name: pl.Struct(dtype) if isinstance(dtype, dict) else dtype for name, dtype in tops.items()}
+    schema = _schema(places, 0)
     if not schema:
         return pl.DataFrame()
     rows = pl.concat([pl.DataFrame(schema=schema), *_read(text, schema, issues)])
     columns: dict[str, pl.Expr] = {}
-    for (*outer, name), field, factor in places:
-        value = pl.col(outer[0]).struct.field(name) if outer else pl.col(name)
-        scale = factor / _SECOND
-        if field in (*_TIMES, *_LENGTHS) and scale != 1:
+    for path, field, factor in places:
+        value = pl.col(path[0])
+        for name in path[1:]:
+            value = value.struct.field(name)
+        scale = factor / SECOND
+        if field in (*TIMES, *LENGTHS) and scale != 1:
             value = value * scale
-        elif field == "itls" and scale != 1:
+        elif field in LISTS and scale != 1:
             value = value.list.eval(pl.element() * scale)
         columns[field] = pl.coalesce(columns[field], value) if field in columns else value
     return rows.select(**columns)
 
 
-def _places(text: bytes) -> list[_Place]:
-    """Where fields are, by samples of the text: the names that lead there, the field, and its unit in ns."""
+def _schema(places: Sequence[Place], depth: int) -> dict[str, Any]:
+    """The types of what is at these places, by the name at that depth."""
+    schema: dict[str, Any] = {}
+    for name in dict.fromkeys(place.path[depth] for place in places):
+        at = [place for place in places if place.path[depth] == name]
+        ends = [TYPES[place.field] for place in at if len(place.path) == depth + 1]
+        schema[name] = ends[0] if ends else pl.Struct(_schema(at, depth + 1))
+    return schema
+
+
+def _places(text: bytes) -> list[Place]:
+    """Where fields are, by samples of the text."""
     n = len(text)
     pieces = (text[at : at + _SAMPLED_BYTES] for at in range(0, n, max(n // _SAMPLES, _SAMPLED_BYTES)))
-    sample = [line for piece in pieces for line in piece.split(b"\n")]
-    values: dict[tuple[str, ...], list[Any]] = {}
-    for row in filter(None, (_decoded(line, dict[str, Any]) for line in sample)):
-        for name, value in row.items():
-            inner = value if name in _NESTED and isinstance(value, dict) else None
-            for key, one in (inner or {"": value}).items():
-                values.setdefault((name, key) if inner else (name,), []).append(one)
-    # vLLM's metrics in a response count the time to the first token from when the request was scheduled.
-    of_response = ("metrics", "generation_time_ms") in values
-    places: list[_Place] = []
-    for path, known in values.items():
-        base, factor = _base(path[-1])
-        of_list = any(isinstance(value, list) for value in known)
-        for field in _FIELDS.get(base, ()):
-            if (field == "itls") == of_list and (not of_list or field == "itls"):
-                own = "prefill" if of_response and path[0] == "metrics" and field == "ttft" else field
-                places.append((path, own, factor))
-    return places
+    lines = (line for piece in pieces for line in piece.split(b"\n"))
+    return places_of(row for line in lines if (row := _decoded(line, dict[str, Any])))
 
 
 def _read(text: bytes, schema: dict[str, Any], issues: IssueLog) -> Iterator[pl.DataFrame]:
@@ -260,47 +233,43 @@ def _one_by_one(lines: Sequence[bytes], schema: dict[str, Any], issues: IssueLog
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
             torn += bool(line.strip())
     issues.add("torn_lines", "warning", torn, _TORN)
-    columns = {}
-    for name, dtype in schema.items():
-        values = [row.get(name) for row in rows]
-        if isinstance(dtype, pl.Struct):
-            columns[name] = [
-                {f.name: _as(value.get(f.name), f.dtype) for f in dtype.fields} if isinstance(value, dict) else None
-                for value in values
-            ]
-        else:
-            columns[name] = [_as(value, dtype) for value in values]
+    columns = {name: [_as(row.get(name), dtype) for row in rows] for name, dtype in schema.items()}
     return pl.DataFrame(columns, schema=schema)
 
 
 def _as(value: Any, dtype: Any) -> Any:
     """The value as that type; None if it is of another one."""
+    if isinstance(dtype, pl.Struct):
+        return {f.name: _as(value.get(f.name), f.dtype) for f in dtype.fields} if isinstance(value, dict) else None
     if isinstance(dtype, pl.List):
         return [_as(one, pl.Float64()) for one in value] if isinstance(value, list) else None
     if dtype == pl.Boolean:
         return value if isinstance(value, bool) else None
     if dtype == pl.String:
         return str(value)[:_MOST_LETTERS] if isinstance(value, str | int) else None
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    try:
-        return float(value)
-    except (ValueError, OverflowError):
-        return None
+    return _number(value)
+
+
+def _number(value: Any) -> float | None:
+    """The number, or the one that a text states."""
+    with contextlib.suppress(ValueError, OverflowError, TypeError):
+        return None if isinstance(value, bool) else float(value)
+    return None
 
 
 def _requests(frame: pl.DataFrame) -> tuple[pl.DataFrame, int | None]:
     """The table `requests` of fields in seconds, and its origin if the times are those of 1970."""
     frame = frame.with_columns(
-        pl.lit(None, dtype).alias(name) for name, dtype in _TYPES.items() if name not in frame.columns
+        pl.lit(None, dtype).alias(name) for name, dtype in TYPES.items() if name not in frame.columns
     )
-    frame = frame.with_columns(_seconds(name).alias(name) for name in _TIMES)
+    frame = frame.with_columns(_from_1970(pl.col(name)).alias(name) for name in TIMES)
+    frame = frame.with_columns(_of_answers(frame))
     itls = pl.col("itls").list.drop_nulls()
     spent = {
         "e2e": ("finished", "arrived"), "ttft": ("first_token", "arrived"), "queue": ("scheduled", "arrived"),
         "prefill": ("first_token", "scheduled"), "decode": ("finished", "first_token"),
     }  # fmt: skip
-    frame = frame.with_columns(_possible(pl.col(name)).alias(name) for name in _LENGTHS)
+    frame = frame.with_columns(_possible(pl.col(name)).alias(name) for name in LENGTHS)
     # Engines note when a request arrived on one clock, and what follows on another: a difference may mean nothing.
     frame = frame.with_columns(
         pl.coalesce(name, *(_possible(pl.col(end) - pl.col(one)) for one in starts)).alias(name)
@@ -325,17 +294,29 @@ def _requests(frame: pl.DataFrame) -> tuple[pl.DataFrame, int | None]:
     is_ok = pl.coalesce("is_ok", pl.when(frame["error"].is_not_null().any()).then(error.is_null()))
     got_answer = is_ok.fill_null(value=True)  # benchmarks write 0 for the times of others
     began = frame.select(_in_ns("arrived").min()).item() or 0
-    names = (*_LENGTHS, "longest_itl")
+    names = (*LENGTHS, "longest_itl")
     table = frame.select(
         "id",
         request=pl.int_range(pl.len()),
         ts_ns=_in_ns("arrived") - began,
         **{f"{name}_ns": pl.when(got_answer).then(_whole_ns(name)) for name in names},
-        **{name: pl.when(pl.col(name).is_between(0, 2.0**53)).then(name).round() for name in _COUNTS},
+        **{name: pl.when(pl.col(name).is_between(0, 2.0**53)).then(name).round() for name in COUNTS},
         is_ok=is_ok,
         error=error,
     )
     return REQUESTS.conform(table), began if began >= _UNIX_NS else None
+
+
+def _of_answers(frame: pl.DataFrame) -> list[pl.Expr]:
+    """What follows from when each answer came: the first token, the last one, and the times between."""
+    if frame["answers"].null_count() == frame.height:
+        return []
+    answers = pl.col("answers").list.eval(_from_1970(pl.element()))
+    return [
+        pl.coalesce("first_token", answers.list.first()).alias("first_token"),
+        pl.coalesce("finished", answers.list.last()).alias("finished"),
+        pl.coalesce("itls", answers.list.diff(null_behavior="drop")).alias("itls"),
+    ]
 
 
 def _in_ns(name: str) -> pl.Expr:
@@ -344,13 +325,13 @@ def _in_ns(name: str) -> pl.Expr:
 
 
 def _whole_ns(name: str) -> pl.Expr:
-    length = pl.col(name) * _SECOND
+    length = pl.col(name) * SECOND
     return length if name == "itl" else length.round()
 
 
-def _seconds(name: str) -> pl.Expr:
+def _from_1970(time: pl.Expr) -> pl.Expr:
     """A point in time in seconds: one since 1970 may be written in ms, µs or ns, which its size says."""
-    value = pl.when(pl.col(name).is_between(0, 1e19)).then(name)
+    value = pl.when(time.is_between(0, 1e19)).then(time)
     scaled = pl.when(value > 1e17).then(value / 1e9).when(value > 1e14).then(value / 1e6)
     return scaled.when(value > 1e11).then(value / 1e3).otherwise(value)
 

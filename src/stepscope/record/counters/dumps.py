@@ -123,8 +123,10 @@ def request(folder: str | os.PathLike[str], timeout_s: float = 10.0) -> Path:
     try:
         handle = os.open(job / _PIPE, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        gone = error.errno in {errno.ENOENT, errno.ENXIO, errno.ENOTDIR}
+        gone = error.errno in {errno.ENOENT, errno.ENOTDIR}
         why = "no recording with --keep is running there" if gone else error.strerror or str(error)
+        if error.errno == errno.ENXIO:
+            why = "its recorder has ended, or could not write any more (a full disk)"
         raise StepscopeError(f"no dump of {folder}: {why}", hint) from None
     with os.fdopen(handle, "wb", 0) as pipe:
         if not stat.S_ISFIFO(os.fstat(pipe.fileno()).st_mode):

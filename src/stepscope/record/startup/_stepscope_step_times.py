@@ -8,6 +8,7 @@ because a profiler started, ran or wrote. Without steps a mark is a pause: what 
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import time
@@ -21,6 +22,8 @@ _MOST_US, _MOST_STEPS = (1 << 32) - 1, (1 << 16) - 1
 _FREE_MARKS, _LEAST_NS = 8_000, 33_000_000
 #: Marks are appended this often: a job that is killed loses those of a second.
 _FLUSH_NS = 1_000_000_000
+#: What is kept in memory while the disk is full: half an hour of steps of 60 ms.
+_FULL, _MOST_KEPT = (errno.ENOSPC, errno.EDQUOT), 1 << 18
 
 
 class StepTimes:
@@ -62,22 +65,28 @@ class StepTimes:
         self._is_unlike = True
 
     def flush(self) -> None:
-        """Append what is known; after the first failure (a full disk, a folder that is gone) nothing more."""
+        """Append what is known. What a full disk does not take is kept for later; without a folder nothing more is."""
         self._flushed_ns = self._marked_ns
         text, self._pending = b"".join(self._pending), []
         if self._is_lost or not text:
             return
         try:
             handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError:
-            self._is_lost = True
+        except OSError as error:
+            self._keep(text, error.errno)
             return
         try:
-            self._is_lost = os.write(handle, text) != len(text)
-        except OSError:
-            self._is_lost = True
+            rest = text[os.write(handle, text) :]
+            if rest:
+                self._keep(rest, errno.ENOSPC)
+        except OSError as error:
+            self._keep(text, error.errno)
         finally:
             os.close(handle)
+
+    def _keep(self, text: bytes, why: int | None) -> None:
+        self._is_lost = why not in _FULL or len(text) > _MOST_KEPT
+        self._pending = [] if self._is_lost else [text]
 
     def _mark(self, now: int, n_steps: int) -> None:
         took = min((now - self._marked_ns) // 1000, _MOST_US)

@@ -216,7 +216,7 @@ def _longest_gap(session: Session, inputs: tuple[int, ...], links: Links) -> Car
     events = links.events(row, frame.columns)
     shown = (("timeline", events),) if events else ()
     value = f"{duration(row['dur_ns'])} on {row['device'] or 'the device'}{_whose(row, inputs)}"
-    return Card("Longest idle gap", value, tuple(details),
+    return Card("Longest gap between device work", value, tuple(details),
                 (*shown, ("all gaps", links.table("idle", o__by="gap", sort="-dur_ns"))))  # fmt: skip
 
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 _LONGEST = 2_000
-#: Letters of a name where there is room, and where the page is narrow.
-_NAME, _NARROW = 64, 22
+#: Letters of a name where there is room, in one of two columns of the page, and where the page is narrow.
+_NAME, _HALF, _NARROW = 52, 27, 22
 #: A function with its parameters, as in 'reduce(float*, int)'.
 _FUNCTION = re.compile(r"[\w:~]+\(")
 
@@ -46,7 +46,8 @@ class Head:
 class Cell:
     """A value as text, the raw one to sort by, the share to draw of a ratio.
 
-    `full` is the whole of a shortened name, `short` the name for narrow pages; '' if they are the text.
+    `full` is the whole of a shortened name, `half` the name in half a page, `short` that on narrow pages; '' if they
+    are the text.
     """
 
     text: str
@@ -54,6 +55,7 @@ class Cell:
     raw: float | None = None
     share: float | None = None
     full: str = ""
+    half: str = ""
     short: str = ""
 
 
@@ -133,15 +135,19 @@ def _text_cells(texts: Sequence[str]) -> list[Cell]:
     """Names of kernels are shortened to what differs in this column; the page shortens sentences and stacks."""
     whole = [text if len(text) <= _LONGEST else text[:_LONGEST] + "…" for text in texts]
     names = [text for text in whole if _is_name(text)]
-    wide, narrow = (dict(zip(names, shorten_column(names, room), strict=True)) for room in (_NAME, _NARROW))
-    return [_text_cell(text, wide.get(text, text), narrow.get(text, "")) for text in whole]
+    rooms = (_NAME, _HALF, _NARROW)
+    wide, half, narrow = (dict(zip(names, shorten_column(names, room), strict=True)) for room in rooms)
+    return [_text_cell(text, wide.get(text, text), half.get(text, ""), narrow.get(text, "")) for text in whole]
 
 
-def _text_cell(whole: str, text: str, short: str) -> Cell:
-    return Cell(text, number=False, full=whole if whole != text else "", short=short if short != text else "")
+def _text_cell(whole: str, text: str, half: str, short: str) -> Cell:
+    full, half, short = (other if other != text else "" for other in (whole, half, short))
+    return Cell(text, number=False, full=full, half=half, short=short)
 
 
 def _is_name(text: str) -> bool:
+    if " ← " in text or " ~ " in text:  # a stack, a change of predict
+        return False
     is_name = "::" in text or "<" in text or " " not in text or _FUNCTION.match(text) is not None
     return is_name and not text.startswith(("[", "→"))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from stepscope.query.tables import RANK, TRACE, over_traces
 from stepscope.renderers import figures
 from stepscope.web.pages.drilldown import address_of_row
 from stepscope.web.pages.rows import sheet
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A table on a page: its title, its options, columns at first sight (none: all), whether its figure goes too."""
+    """A table on a page: its title, its options, columns at first sight (none: all), whether its figure goes too.
+
+    Rows of several traces that agree in `sums_by` are put together, as the figure does.
+    """
 
     title: str
     table: str
@@ -28,6 +32,7 @@ class Section:
     chart: bool = True
     rows: int = 15
     chart_only: bool = False
+    sums_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,9 @@ class Page:
 
 _OPERATOR_COLUMNS = ("rank", "trace", "name", "calls", "device_self_ns", "device_total_ns", "n_kernels", "host_self_ns",
                      "host_total_ns", "host_mean_ns", "tc_self_ratio")  # fmt: skip
+_SHAPE_COLUMNS = ("rank", "trace", "name", "input_shapes", *_OPERATOR_COLUMNS[3:])
+_CLASS_COLUMNS = ("rank", "trace", "kernel_class", "calls", "total_ns", "share_ratio", "tensor_ratio", "dram_ratio",
+                  "sm_ratio", "vague_calls")  # fmt: skip
 _KERNEL_COLUMNS = ("rank", "trace", "name", "op", "kernel_class", "calls", "total_ns", "share_ratio", "mean_ns",
                    "p95_ns", "max_ns", "est_occupancy_ratio", "tensor_ratio", "dram_ratio", "sm_ratio")  # fmt: skip
 _MODULE_COLUMNS = ("rank", "trace", "path", "calls", "device_total_ns", "device_self_ns", "backward_device_ns",
@@ -56,8 +64,15 @@ PAGES: Mapping[str, Page] = {
         "Operators",
         "What each framework operator cost on the host, and on the device through the work it launched.",
         (
-            Section("Operators", "operators", columns=_OPERATOR_COLUMNS, rows=25),
-            Section("By shapes of inputs", "operators", {"by": "shape"}, chart=False),
+            Section("Operators", "operators", columns=_OPERATOR_COLUMNS, rows=25, sums_by=("name",)),
+            Section(
+                "By shapes of inputs",
+                "operators",
+                {"by": "shape"},
+                columns=_SHAPE_COLUMNS,
+                chart=False,
+                sums_by=("name", "input_shapes"),
+            ),
             Section("Modules", "modules", columns=_MODULE_COLUMNS, rows=400),
             Section("Named ranges", "user-ranges"),
         ),
@@ -66,8 +81,8 @@ PAGES: Mapping[str, Page] = {
         "Kernels",
         "What each kernel on the device cost, who launched it, and why the device was idle between them.",
         (
-            Section("Kernels", "kernels", columns=_KERNEL_COLUMNS, rows=25),
-            Section("Kinds of kernels", "kernel-classes"),
+            Section("Kernels", "kernels", columns=_KERNEL_COLUMNS, rows=25, sums_by=("name",)),
+            Section("Kinds of kernels", "kernel-classes", columns=_CLASS_COLUMNS, sums_by=("kernel_class",)),
             Section("Idle time by cause", "idle"),
             Section("Longest idle gaps", "idle", {"by": "gap", "sort": "-dur_ns"}, rows=8),
             Section("Devices over time", "timeline", {"by": "time"}, chart_only=True),
@@ -75,8 +90,8 @@ PAGES: Mapping[str, Page] = {
             Section("Device utilisation over time", "device-utilisation", {"by": "time"}, chart_only=True),
             Section("Counters of kernels", "utilisation", {"by": "time"}, chart_only=True),
             Section("Near the device's limits", "roofline"),
-            Section("Launches", "launches"),
-            Section("Copies and fills", "transfers"),
+            Section("Launches", "launches", sums_by=("name",)),
+            Section("Copies and fills", "transfers", sums_by=("kind",)),
         ),
     ),
     "stacks": Page(
@@ -143,7 +158,12 @@ def asked_by(section: Section, inputs: tuple[int, ...]) -> Question:
 
 def filled(section: Section, answer: Answer, links: Links | None, rows: int) -> dict[str, Any]:
     """What the template draws: chart, sheet of `rows` rows, remarks; without `links` no mark leads anywhere."""
-    shown = arranged(answer, asked_by(section, ()))
+    shown, remarks = arranged(answer, asked_by(section, ())), answer.remarks
+    grouping = ""
+    lead = next((c.name for c in (RANK, TRACE) if c.name in answer.frame.columns), None)
+    if section.sums_by and lead is not None and (n_traces := answer.frame[lead].n_unique()) > 1:
+        shown = Answer(*over_traces(shown.frame, shown.table, section.sums_by), remarks)
+        remarks, grouping = (*remarks, f"Sums over {n_traces:,} traces."), ",".join(section.sums_by)
     columns = answer.frame.columns
     link = None if links is None else address_of_row(links, section.table)
     chart = None
@@ -152,11 +172,11 @@ def filled(section: Section, answer: Answer, links: Links | None, rows: int) -> 
         chart = figures.drawn(section.table, answer.frame, drawn)
     made = None
     if not (section.chart_only and chart):
-        columns_shown = [c for c in section.columns if c in columns] or columns
+        columns_shown = [c for c in section.columns if c in shown.frame.columns] or shown.frame.columns
         made = sheet(shown.frame, shown.table, link=link, limit=rows, columns=columns_shown)
-    parameters = {k.replace(".", "__"): v for k, v in _parameters(section).items()}
+    parameters = {k.replace(".", "__"): v for k, v in _parameters(section).items()} | {"group": grouping}
     more = None if links is None else links.table(section.table, **parameters)
-    return {"section": section, "sheet": made, "chart": chart, "error": None, "remarks": answer.remarks, "more": more}
+    return {"section": section, "sheet": made, "chart": chart, "error": None, "remarks": remarks, "more": more}
 
 
 def lacking(section: Section, error: StepscopeError) -> dict[str, Any]:

@@ -100,7 +100,7 @@ def _modules(timeline: object, levels: object) -> tuple[str, ...]:
 
 def _rendered(report: Report, paths: Sequence[str], modules: Sequence[str], **content: Any) -> str:
     """The filled template, with everything that it needs inside, and a policy that lets nothing else run."""
-    theme = _script(static_path().joinpath("theme.js").read_text("utf-8"))
+    theme = _script(static_path().joinpath("light_or_dark.js").read_text("utf-8"))
     module = _script(bundle(modules))
     plotly, packed = figures.plotly_script()
     style = static_path().joinpath("page.css").read_text("utf-8")

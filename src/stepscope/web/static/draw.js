@@ -77,7 +77,8 @@ function drawRow(context, state, row, y, at, scale) {
     context.fillRect(0, y, width, row.height);
     context.fillStyle = colours.text;
     context.font = "600 12px system-ui, sans-serif";
-    context.fillText(`${row.folded ? "▸" : "▾"} ${row.label}`, 8, y + row.height / 2);
+    const room = row.withSteps ? LABELS - 12 : width;
+    context.fillText(shortened(context, `${row.folded ? "▸" : "▾"} ${row.label}`, room), 8, y + row.height / 2);
     context.font = "11.5px system-ui, sans-serif";
     return;
   }
@@ -140,10 +141,14 @@ function fitting(context, data, code, room) {
   const name = data.short[code];
   data.widths ??= new Float32Array(data.short.length);
   const wide = data.widths[code] ||= context.measureText(name).width;
-  if (wide <= room) return name;
-  let length = Math.max(Math.floor((name.length * room) / wide), 1);
-  while (length > 1 && context.measureText(name.slice(0, length) + "…").width > room) length--;
-  return name.slice(0, length) + "…";
+  return wide <= room ? name : shortened(context, name, room, wide);
+}
+
+function shortened(context, text, room, wide = context.measureText(text).width) {
+  if (wide <= room) return text;
+  let length = Math.max(Math.floor((text.length * room) / wide), 1);
+  while (length > 1 && context.measureText(text.slice(0, length) + "…").width > room) length--;
+  return text.slice(0, length) + "…";
 }
 
 function drawBars(context, state, data, lane, top, shift, at, scale) {
@@ -229,7 +234,8 @@ function drawRuler(context, state, at, scale) {
       context.fillStyle = colours.line;
       context.fillRect(Math.round(x), 6, 1, 14);
       context.fillStyle = colours.quiet;
-      context.fillText(tick(time, step), x + 4, 12);
+      const text = tick(time, step);
+      if (x + 4 + context.measureText(text).width < width) context.fillText(text, x + 4, 12);
     }
   });
   context.fillStyle = colours.quiet;

@@ -12,7 +12,9 @@ export function rowsOf(traces, folded, pinned) {
     for (const group of trace.layout.groups) {
       const key = `${trace.index}.${group.label}`;
       const hidden = folded.has(key);
-      rows.push({ kind: "group", key, label: lead + group.label, trace, folded: hidden, height: HEAD });
+      // The steps of a further trace are drawn in its first head, from where the labels end.
+      const withSteps = trace !== traces[0] && group === trace.layout.groups[0] && trace.layout.steps.length > 0;
+      rows.push({ kind: "group", key, label: lead + group.label, trace, withSteps, folded: hidden, height: HEAD });
       for (const track of group.tracks) {
         const own = `${trace.index}.${track.id}`;
         const flat = folded.has(own);

@@ -19,8 +19,8 @@ from stepscope.core import files
 from stepscope.core.errors import StepscopeError
 from stepscope.core.report import Block
 from stepscope.core.schema import TABLES
-from stepscope.store import blobs
-from stepscope.store.blobs import code_fingerprint, key_of, settled
+from stepscope.store import cache_keys
+from stepscope.store.cache_keys import code_fingerprint, key_of, settled
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ class Evil:
 )
 def test_what_is_no_such_value_is_removed_with_a_warning_and_runs_nothing(path, content):
     key = note(path)
-    store.blobs.put_value(key.where, key.key, content, source=path, kind="kineto, test", source_bytes=1)
+    store.cache_keys.put_value(key.where, key.key, content, source=path, kind="kineto, test", source_bytes=1)
     with pytest.warns(store.CacheWarning, match="it is no Value"):
         assert store.cached_value(key, Value) is None
     assert store.entries(key.where) == []
@@ -112,7 +112,7 @@ def test_what_follows_from_more_than_a_file_has_no_note(path):
 
 
 def test_a_file_that_is_read_at_once_has_no_note(path, monkeypatch):
-    monkeypatch.setattr(store.blobs, "LEAST_PACKED", 10**9)
+    monkeypatch.setattr(store.cache_keys, "LEAST_PACKED", 10**9)
     assert note(path) is None
 
 
@@ -216,7 +216,7 @@ def test_files_of_any_size_have_a_key(tmp_path, size):
 def test_code_that_changed_makes_other_keys(file, monkeypatch):
     before = key_of(str(file), [])
     assert code_fingerprint() == code_fingerprint()
-    monkeypatch.setattr(blobs, "code_fingerprint", lambda: "newer")
+    monkeypatch.setattr(cache_keys, "code_fingerprint", lambda: "newer")
     assert key_of(str(file), []) != before
 
 

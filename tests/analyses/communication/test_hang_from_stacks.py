@@ -3,7 +3,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from stepscope.analyses.communication.stuck_processes import doing_now, hang_of_processes
+from stepscope.analyses.communication.hang_from_stacks import doing_now, hang_of_processes
 from stepscope.core.schema import PROCESSES
 
 
