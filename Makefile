@@ -57,11 +57,13 @@ $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "error: no Python >= 3.11 found; name one: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "hint: on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 
-# Both stamps install the package as a link to src, so that neither goes stale when the code changes.
-$(VENV)/.runs: pyproject.toml | $(VENV)/bin/python
+# Both stamps install the package as a link to src, so that neither goes stale when the code changes; but what is compiled.
+COMPILED := scripts/build_hook.py src/stepscope/readers/chrome/scan.c
+
+$(VENV)/.runs: pyproject.toml $(COMPILED) | $(VENV)/bin/python
 	$(PIP) --editable .
 	@touch $@
 
-$(VENV)/.develops: pyproject.toml | $(VENV)/bin/python
+$(VENV)/.develops: pyproject.toml $(COMPILED) | $(VENV)/bin/python
 	$(PIP) --editable '.[dev]'
 	@touch $@ $(VENV)/.runs

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.core.schema import Category
-from stepscope.core.table import Column, Table, map_names
+from stepscope.core.table import Column, Table, fitted, map_names
 
 SMALL = Table("small", "a table", (Column("a", pl.Int32(), "first", key=True), Column("kind", Category, "second")))
 
@@ -65,3 +65,18 @@ def test_values_have_the_type_asked_for(dtype):
     found = map_names(pl.Series(["a", None], dtype=pl.Categorical()), lambda _: value, dtype)
     assert found.dtype == dtype
     assert found.to_list() == [value, None]
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype", "expected"),
+    [
+        ([1, None, 2**40, -(2**40)], pl.Int32(), [1, None, -(2**31), -(2**31)]),
+        ([1, -1], pl.UInt32(), [1, 2**32 - 1]),
+        ([1.5, float("nan"), 1e300, float("-inf")], pl.Int64(), [1, None, -(2**63), -(2**63)]),
+        ([True, None], pl.Int32(), [1, None]),
+        (["a", None], pl.Categorical(), ["a", None]),
+    ],
+)
+def test_numbers_that_do_not_fit_become_one_that_no_column_can_hold(values, dtype, expected):
+    series = fitted(pl.Series("x", values), dtype)
+    assert (series.name, series.dtype, series.to_list()) == ("x", dtype, expected)

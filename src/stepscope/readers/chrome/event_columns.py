@@ -40,7 +40,7 @@ _NO_ROWS = np.empty(0, np.intp)
 #: Times of this many digits and more, in µs, fit no column; multiplying them out could take hours.
 _MOST_DIGITS = 16
 #: Kineto's names, by age, for the arrow from a launch to the work it queued. Its id is the correlation.
-_FLOW_TO_DEVICE = frozenset({"ac2g", "async_cpu_to_gpu", "async"})
+FLOW_TO_DEVICE = frozenset({"ac2g", "async_cpu_to_gpu", "async"})
 _EDGES = frozenset("BEbe")
 #: Which of an event's arguments (attributes of `Args`) are in the columns of each side table.
 SIDE_COLUMNS: dict[str, dict[str, str]] = {
@@ -151,7 +151,7 @@ class Columns:
         self.n_events += len(events)
         spans = [e for e in events if e.ph == "X"]
         if len(spans) < len(events):
-            self.phases |= _add_incomplete(self, events, block)
+            self.phases |= add_incomplete(self, events, block)
         if spans:
             self.phases.add("X")
             self._add_spans(spans, events, block)
@@ -296,7 +296,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _add_incomplete(columns: Columns, events: list[AnyEvent], block: bytes) -> set[str]:
+def add_incomplete(columns: Columns, events: list[AnyEvent], block: bytes) -> set[str]:
     """Append the events of one block, except the complete ones, to the columns of their phase. Returns the phases."""
     by_phase: dict[str, list[AnyEvent]] = {}
     for event in events:
@@ -342,19 +342,19 @@ def _metadata(columns: Columns, events: list[AnyEvent]) -> None:
 
 
 def _arrows(columns: Columns, events: list[AnyEvent], *, start: bool) -> None:
-    launches = [e.id for e in events if e.cat in _FLOW_TO_DEVICE]
+    launches = [e.id for e in events if e.cat in FLOW_TO_DEVICE]
     if launches:
         columns.has_launch_flows = True
         if start:
             columns.launch_flows.extend(launches)
         if not columns.has_correlations:
-            ends, cols = [e for e in events if e.cat in _FLOW_TO_DEVICE], columns.launch_ends
+            ends, cols = [e for e in events if e.cat in FLOW_TO_DEVICE], columns.launch_ends
             cols["ts"].extend(columns.times([e.ts for e in ends]))
             cols["lane"].extend(columns.lanes.codes([(e.pid, e.tid) for e in ends]))
             cols["id"].extend(launches)
     if len(launches) == len(events):
         return
-    between_hosts = [e for e in events if e.cat not in _FLOW_TO_DEVICE]
+    between_hosts = [e for e in events if e.cat not in FLOW_TO_DEVICE]
     cols = columns.flows
     cols["ts"].extend(columns.times([e.ts for e in between_hosts]))
     cols["track"].extend(columns.tracks.codes([(e.pid, e.tid) for e in between_hosts]))

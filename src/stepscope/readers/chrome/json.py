@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -16,11 +17,14 @@ import msgspec
 from stepscope.core.errors import CorruptInput, UnknownFormat
 from stepscope.readers.chrome.events import Event, ExactEvent
 from stepscope.readers.chrome.salvage import BORDER, FAILS, closes, last_border, repaired, salvaged, trailing_at
+from stepscope.readers.chrome.scanner import BLOCK as SCANNED
+from stepscope.readers.chrome.scanner import NotPlainError, Scanner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from stepscope.readers.chrome.events import AnyEvent
+    from stepscope.readers.chrome.scanner import Batch
     from stepscope.readers.common.source import IssueLog
 
     #: Events; the JSON array that they were decoded from; where the array ended, if it did.
@@ -51,6 +55,9 @@ _DECODERS: dict[type[AnyEvent], msgspec.json.Decoder[Any]] = {
     ExactEvent: msgspec.json.Decoder(list[ExactEvent], strict=False),
 }
 _NEAR = 1 << 16
+_DURATION = re.compile(rb'"dur"\s*:\s*-?[0-9]+(\.)?')
+#: The compiled decoder is not asked any more once it left this many events; each of so many that it took counts back.
+_FEW = 20
 
 
 class Text(Protocol):
@@ -75,15 +82,22 @@ class Text(Protocol):
 class Document:
     """A Chrome trace being read: iterate `blocks()` once; `meta` then holds every other top-level field.
 
-    `kind` is what its times need; without it the first ones say so.
+    `kind` is what its times need; without it the first ones say so. With `scans` the compiled decoder takes what it
+    can, and blocks are its batches; what that makes of anything but sound files is of no use.
     """
 
-    def __init__(self, source: Text, issues: IssueLog, kind: type[AnyEvent] | None = None) -> None:
+    def __init__(
+        self, source: Text, issues: IssueLog, kind: type[AnyEvent] | None = None, *, scans: bool = False
+    ) -> None:
         self.source = source
         self.issues = issues
         self.meta: dict[str, Any] = {}
         self.kind: type[AnyEvent] = kind or Event
         self._is_kind_known = kind is not None
+        self.has_decimals: bool | None = None  # the first duration; None without durations
+        self.scanner: Scanner | None = None
+        self._scans = scans
+        self._n_left = 0  # times that the compiled decoder left an event to the other
         self.n_lost = 0  # elements
         self.lost_at: int | None = None
         self._chunks = source.chunks()
@@ -95,18 +109,39 @@ class Document:
         self.bare = False
         self._decoder = _DECODERS[Event]
 
-    def blocks(self) -> Iterator[tuple[list[AnyEvent], bytes]]:
-        """Events of one block, and the JSON array they were decoded from.
+    def blocks(self) -> Iterator[tuple[list[AnyEvent], bytes] | Batch]:
+        """Events of one block, and the JSON array they were decoded from; or a batch.
 
-        Raises UnknownFormat (no `traceEvents` list), CorruptInput (nothing readable at all).
+        Raises UnknownFormat (no `traceEvents` list), CorruptInput (nothing readable at all), and with `scans`
+        NotPlainError (it has to be read without).
         """
         self._find_array()
         self._fill(max(BLOCK, PROBE))
         if not self._is_kind_known:
             self.kind = ExactEvent if needs_exact(self._buf) else Event
         self._decoder = _DECODERS[self.kind]
+        if self._scans:
+            self.scanner = Scanner(exact=self.kind is ExactEvent)
         done = False
         while not done:
+            batch = self._batch()
+            if batch is None:
+                events, block, end, border = self._block()
+                self._note_decimals(block)
+                done = self._eof or end is not None
+                yield events, block
+            else:
+                border, done = batch.border, batch.is_end
+                if done:
+                    self._read_tail(bytes(self._buf[border + 1 :]))
+                yield batch
+            if not done:
+                self._go_on_after(border)
+        self._close()
+
+    def _block(self) -> tuple[list[AnyEvent], bytes, int | None, int]:
+        """The next block: as `Decoded`, and the comma up to which it goes. Raises NotPlainError."""
+        while True:
             self._fill(BLOCK)
             borders = [] if self._eof else self._candidates()
             if not borders and not self._eof and len(self._buf) < LONGEST:
@@ -115,27 +150,48 @@ class Document:
             for border in self._ends(borders):
                 decoded = self._decode(bytes(self._buf[:border]) + (b"" if self._eof else b"]"))
                 if decoded is not None:
-                    events, block, end = decoded
-                    if end is not None:
-                        self._read_tail(bytes(self._buf[end:]))
+                    if decoded[2] is not None:
+                        self._read_tail(bytes(self._buf[decoded[2] :]))
                     elif self._eof and not self.bare:
                         self._note_truncated("before its closing brace")
-                    break
-            else:
-                most = min(LONGEST, _MOST_AWAITED)
-                if self._is_open and not self._eof and len(self._buf) < most:
-                    self._fill(min(2 * len(self._buf), most))  # every candidate was inside of an element that goes on
-                    continue
+                    return (*decoded, border)
+            most = min(LONGEST, _MOST_AWAITED)
+            if not self._is_open or self._eof or len(self._buf) >= most:
+                if self._scans:  # damage next to the border of a batch might not show
+                    raise NotPlainError
                 border = self._likely(borders)
-                events, block, end = self._save(border)
-            yield events, block
-            done = self._eof or end is not None
-            if not done:
-                del self._buf[: border + 1]
-                self._offset += border
-                self._buf[0:0] = b"["
-                self._searched = 0
-        self._close()
+                return (*self._save(border), border)
+            self._fill(min(2 * len(self._buf), most))  # every candidate was inside of an element that goes on
+
+    def _batch(self) -> Batch | None:
+        """What the compiled decoder takes next; None if nothing, and then the buffer is one of the other's blocks."""
+        if self.scanner is None:
+            return None
+        self._fill(min(SCANNED, LONGEST))
+        batch = self.scanner.scan(self._buf, 1)
+        if batch.n or batch.n_rest or batch.is_end:
+            self._n_left -= batch.n // _FEW
+            self._note_decimals(self._buf, batch.border)
+            return batch
+        self._n_left = max(self._n_left, 0) + 1
+        if self._n_left > _FEW:  # of such events there are many
+            self.scanner = None
+        if len(self._buf) > BLOCK:
+            self._chunks = chain([bytes(self._buf[BLOCK:])], self._chunks)
+            del self._buf[BLOCK:]
+            self._eof = False
+        return None
+
+    def _go_on_after(self, border: int) -> None:
+        """Go on after the comma at `border`."""
+        del self._buf[: border + 1]
+        self._offset += border
+        self._buf[0:0] = b"["
+        self._searched = 0
+
+    def _note_decimals(self, text: bytes | bytearray, end: int = LONGEST) -> None:
+        if self.has_decimals is None and (duration := _DURATION.search(text, 0, end)):
+            self.has_decimals = bool(duration[1])
 
     def _fill(self, size: int) -> None:
         while len(self._buf) < size and self._more():

@@ -27,7 +27,7 @@ import numpy as np
 from stepscope.core import files
 from stepscope.core.errors import StepscopeError
 from stepscope.core.machine import cores_for_threads
-from stepscope.readers.chrome.decoding import Decoded, decode
+from stepscope.readers.chrome.decoding import Decoded, decode, is_sound
 from stepscope.readers.chrome.events import Event, ExactEvent
 from stepscope.readers.chrome.json import PROBE, needs_exact
 from stepscope.readers.chrome.salvage import BORDER
@@ -208,7 +208,7 @@ def _to_border(text: bytes, more: Iterator[bytes]) -> bytes:
 def _sound(part: _Part, kind: type[AnyEvent] | None, issues: IssueLog) -> Decoded:
     """The part's columns. Raises _UnusualError if anything in it is damaged or repaired, StepscopeError."""
     decoded = decode(part, issues, kind)
-    if issues.has("error") or issues.has("warning") or part.damage or decoded.n_lost:
+    if not is_sound(part, decoded, issues):
         raise _UnusualError
     return decoded
 

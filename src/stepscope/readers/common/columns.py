@@ -11,8 +11,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.core.schema import DEVICES
-from stepscope.core.table import Name
-from stepscope.core.whole_numbers import fitted
+from stepscope.core.table import Name, fitted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
