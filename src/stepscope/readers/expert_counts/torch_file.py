@@ -6,8 +6,10 @@ pickle is taken as a list of operations that say what to build. A call in it is 
 
 from __future__ import annotations
 
+import lzma
 import math
 import pickletools
+import struct
 import zipfile
 import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -119,8 +121,10 @@ def tensor_of(path: str, name: str) -> NDArray[Any]:
             value = described(_bytes(archive, inside, _MOST_PICKLE))
             tensor = value.get(name) if isinstance(value, dict) else None
             return _numbers(tensor, archive, inside.removesuffix(PICKLE))
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, zipfile.BadZipFile, zlib.error, EOFError,
-            NotImplementedError, RuntimeError) as error:  # fmt: skip
+    except (
+        ArithmeticError, AttributeError, EOFError, IndexError, KeyError, MemoryError, NotImplementedError, OSError,
+        RuntimeError, TypeError, ValueError, lzma.LZMAError, struct.error, zipfile.BadZipFile, zlib.error,
+    ) as error:  # fmt: skip
         raise CorruptInput(f"no tensor {name} can be read: {error}", _AGAIN, path=path) from None
 
 
