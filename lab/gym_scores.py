@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 #: A faulty run is compared with so many healthy ones, those recorded next to it.
 N_BASE = 3
 #: Jobs whose recordings were looked at when rules were written or mended.
-SEEN: tuple[str, ...] = ("jax",)
+SEEN: tuple[str, ...] = ("jax", "transformer")
 #: What begins the verdict on recordings that compare refuses.
 FAILED = "failed"
 #: A fault counts as one that matters from this change of the step on, and as a small one from this.

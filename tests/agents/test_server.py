@@ -98,8 +98,9 @@ def test_explain_leads_from_a_finding_to_its_longest_spans():
 
 def test_where_no_name_is_known_the_longest_row_of_the_evidence_says_when():
     rows = pl.DataFrame({"ts_ns": [5, 7, None], "dur_ns": [10, 20, 30]})
-    assert server_module._stretch_of(rows) == (7, 27)
-    assert server_module._stretch_of(rows.drop("ts_ns")) is None
+    assert server_module._stretch_of(rows) == "ts_ns < 27 AND ts_ns + dur_ns > 7"
+    assert server_module._stretch_of(rows.with_columns(rank=3)).startswith("rank = 3 AND ")
+    assert server_module._stretch_of(rows.drop("ts_ns")) == ""
 
 
 @pytest.mark.slow

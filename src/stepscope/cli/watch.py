@@ -102,7 +102,8 @@ def command(
         from stepscope.watching.watcher import Watcher
 
         source, path = _of_server(metrics, say) if metrics else _of_job(follow, pid)
-        Watcher(source, Path(state) if state else path, rate, say, worth, board.show).run()
+        show = board.show if otel or prometheus is not None else None
+        Watcher(source, Path(state) if state else path, rate, say, worth, show).run()
 
 
 def _run(command_line: list[str], folder: str, options: list[str], *, force: bool) -> None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 #: A sample: a name, perhaps labels, a value, perhaps a time (ms since 1970; OpenMetrics: s). Also for Polars.
 SAMPLE = (
-    r"^\s*(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)\s*(?:\{(?P<labels>.*)\})?\s+(?P<value>[-+.0-9eE]+|[-+]?[Ii]nf|NaN)"
+    r"^\s*(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)(?:\s*\{(?P<labels>.*)\})?\s+(?P<value>[-+.0-9eE]+|[-+]?[Ii]nf|NaN)"
     r"(?:\s+(?P<time>-?[0-9.]{1,20}))?\s*$"
 )
 #: What follows a sample in OpenMetrics: one of the values that it counts.
@@ -33,7 +33,7 @@ CACHE_ADVICE = (
     "→ more memory for it (--gpu-memory-utilization of vLLM, --mem-fraction-static of SGLang), an FP8 cache, or fewer"
     " requests at once (--max-num-seqs, --max-running-requests)"
 )
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_LABEL = re.compile(r'(?<!\w)(\w+)="((?:[^"\\]|\\.)*)"')
 _SAMPLE, _EXEMPLAR = re.compile(SAMPLE), re.compile(EXEMPLAR)
 
 

@@ -58,6 +58,10 @@ _MOST_DETAILS = 1 << 20
 _PLACE = ("of_kernel", "at")
 #: Operators and modules around a call that count, innermost first. Python stops programs at a depth of 1,000.
 _DEEPEST = 1_000
+#: Modules around a launch that are looked at, innermost first.
+_MOST_AROUND = 100
+#: What is added for each replayed kernel at the most, and beyond that.
+_MOST_NODES, _MORE_NODES = 64, 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +131,11 @@ def with_captures(trace: Trace, path: str, open_file: Callable[[str], Trace], gi
     matched, refused = match(replays, graphs)
     for reason, n in refused.items():
         issues.add("capture_refused", "warning", n, f"launches of graphs without operators: {reason}")
-    if matched:
+    n_nodes = sum(graphs[at].nodes.height for at in matched.values())
+    if n_nodes > _MOST_NODES * replays.height + _MORE_NODES:
+        what = f"{n_nodes:,} operators and modules would be added to {replays.height:,} kernels and copies"
+        issues.add("capture_refused", "warning", len(matched), what)
+    elif matched:
         n_work = sum(graphs[at].launches.height for at in matched.values())
         what = f"of {replays.height:,} kernels and copies in replayed graphs have the operator of their capture"
         issues.add("graphs_joined", "info", n_work, what)
@@ -174,15 +182,14 @@ def _sizes_around(spans: pl.DataFrame, launches: pl.Series, pattern: re.Pattern[
     ranges = spans.filter(pl.col("category") == "user_range").select("span_id", "track_id", "ts_ns", "dur_ns", "name")
     texts = {name: pattern.search(name) for name in ranges["name"].unique().cast(pl.String)}
     sizes = {name: sum(int(n) for n in said.groups() if n) for name, said in texts.items() if said is not None}
-    wanted = pl.DataFrame({"launch_id": launches}).with_columns(
-        track_id=spans["track_id"].gather(launches), ts_ns=spans["ts_ns"].gather(launches)
-    )
     stating = ranges.with_columns(size=pl.col("name").cast(pl.String).replace_strict(sizes, default=None))
-    stating = stating.drop_nulls("size").select(
-        "track_id", start="ts_ns", end=pl.col("ts_ns") + pl.col("dur_ns"), size=pl.col("size").cast(pl.Int64)
-    )
-    around = wanted.join(stating, on="track_id").filter(pl.col("ts_ns").is_between("start", "end"))
-    return around.sort("start").group_by("launch_id").agg(pl.col("size").last())
+    stating = stating.drop_nulls("size").select("span_id", pl.col("size").cast(pl.Int64))
+    is_stating = np.zeros(spans.height, np.bool_)
+    is_stating[stating["span_id"].to_numpy()] = True
+    parents = spans["parent_id"].cast(pl.Int64).fill_null(-1).to_numpy()
+    around = _Tree(spans, parents, nearest(parents, is_stating)).above(launches.to_numpy().astype(np.int64))
+    held = pl.DataFrame({"launch_id": launches, "span_id": pl.Series(around)}).filter(pl.col("span_id") >= 0)
+    return held.join(stating.cast({"span_id": pl.Int64}), on="span_id").select("launch_id", "size")
 
 
 def _stated_size(file: str) -> int | None:
@@ -245,7 +252,11 @@ def _windows(spans: pl.DataFrame, begins: pl.Series, ends: pl.Series) -> pl.Data
     closing = spans[ends].select("track_id", "ts_ns", until_ns="ts_ns").sort("ts_ns")
     paired = marks.join_asof(closing, on="ts_ns", by="track_id", strategy="forward", check_sortedness=False)
     ended = paired.drop_nulls("until_ns").unique(["track_id", "until_ns"], keep="last", maintain_order=True)
-    return ended.with_row_index("window").select("window", "begin_id", "from_ns", "until_ns")
+    # Of captures at the same time, on several threads, launches are those of the first.
+    apart = ended.sort("from_ns", "until_ns").filter(
+        (pl.col("from_ns") >= pl.col("until_ns").cum_max().shift()).fill_null(value=True)
+    )
+    return apart.with_row_index("window").select("window", "begin_id", "from_ns", "until_ns")
 
 
 @dataclass(frozen=True, slots=True)
@@ -442,7 +453,9 @@ def _modules_around(spans: pl.DataFrame, launches: pl.Series) -> pl.Series:
     row = modules.above(launches.to_numpy().astype(np.int64))
     names = pl.concat([spans["name"].cast(pl.String), pl.Series("name", [""])])
     around = pl.Series("around", [""]).gather(np.zeros(row.size, np.uint32))
-    while (row >= 0).any():
+    for _ in range(_MOST_AROUND):
+        if not (row >= 0).any():
+            break
         around = names.gather(np.where(row >= 0, row, spans.height)) + "\n" + around
         row = np.where(row >= 0, modules.above(row), -1)
     return around.str.strip_chars("\n").alias("around")

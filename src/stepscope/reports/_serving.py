@@ -155,7 +155,8 @@ class Serving:
         between = ordered.filter(~is_decode & (pl.col("before") > 0) & (pl.col("after") > 0)).with_columns(
             late_ns=pl.col("dur_ns") - pl.when(pl.col("kind") == "mixed").then(number(typical)).otherwise(0.0)
         ).filter(pl.col("late_ns") > 0)  # fmt: skip
-        if between.is_empty():
+        stated, _ = timed_batches(self.trace.spans, self.trace.tracks)
+        if between.is_empty() or not stated["n_requests"].count():  # a loop reads prompts when it is done with others
             return []
         longest = float(between.group_by("before").agg(pl.col("late_ns").sum())["late_ns"].to_numpy().max())
         title = "Prefill delays decode: running requests wait while prompts are read"

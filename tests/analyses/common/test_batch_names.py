@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from stepscope.analyses.common.batch_names import Batch, Part, batch_of, plain_batches
+from stepscope.analyses.common.batch_names import Batch, Part, batch_of, is_sampling, plain_batches
 
 NONE, SOME = Part(0, 0, 0, 0, 0), Part(None)
 
@@ -91,3 +93,17 @@ def test_what_is_known_of_one_part_alone_is_unknown_of_the_whole():
 )
 def test_loops_without_an_engine_name_prefill_and_decode(names, kinds):
     assert {name: batch.kind for name, batch in plain_batches(names).items()} == kinds
+
+
+@pytest.mark.parametrize(
+    "name", ["step[DECODE " + "a=111111111111111" * 12 + "!", "step[DECODE " + "b" * 400_000 + "]"]
+)
+def test_a_name_that_is_nearly_one_of_a_batch_costs_no_time(name):
+    began = time.process_time()
+    batch_of(name)
+    assert is_sampling("apply_" * 500_000) is False
+    assert time.process_time() - began < 1
+
+
+def test_a_number_that_nothing_counts_states_nothing():
+    assert batch_of(f"execute_context_1({'9' * 5000})_generation_0()") is None

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import time
+
 import numpy as np
+import polars as pl
 import pytest
 from path_traces import MAIN, PATH_TRACKS, US, Row, spans_of
 
 from stepscope.analyses.critical_path.loader import loader_limits
 from stepscope.analyses.critical_path.threads import host_threads
+from stepscope.core.errors import MissingTable
 
 NEXT = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 
@@ -60,3 +64,18 @@ def test_two_bursts_do_not_tell_the_number_of_workers():
 def test_many_bursts_of_the_same_length_tell_the_pace():
     _, known = limits_of(*BURST * 6)
     assert known == {0: True}
+
+
+def test_more_threads_than_a_program_has_are_refused():
+    rows = [Row(MAIN, 0, 5, NEXT, "dataloader")]
+    many = PATH_TRACKS.head(1).select(pl.all().repeat_by(20_000).explode())
+    with pytest.raises(MissingTable, match="at most 16,384 threads"):
+        host_threads(spans_of(*rows), many)
+
+
+def test_many_fetches_cost_no_time_each():
+    rows = [Row(MAIN, 2_000 * i, 900 + i % 7, NEXT, "dataloader") for i in range(20_000)]
+    began = time.process_time()
+    spans = spans_of(*rows)
+    loader_limits(spans, host_threads(spans, PATH_TRACKS))
+    assert time.process_time() - began < 3

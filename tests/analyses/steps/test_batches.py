@@ -54,6 +54,26 @@ def test_a_range_around_several_batches_of_a_plain_loop_is_none():
     ]
 
 
+def test_requests_and_tokens_of_a_plain_loop_are_those_that_are_embedded():
+    rows = [("user_range", "prefill", 0, 100, None), ("user_range", "decode", 100, 50, None),
+            ("user_range", "decode", 200, 50, None)]  # fmt: skip
+    embeds = [("operator", "aten::embedding", at, 5, None) for at in (10, 20, 110)]
+    spans = spans_of(*rows, *embeds)
+    ids = spans.filter(pl.col("name").cast(pl.String) == "aten::embedding")["span_id"]
+    shapes = ["[[100,64],[4,128],[],[],[]]", "[[512,64],[1,128]]", "[[100,64],[4,1]]"]
+    ops = OPS.conform(pl.DataFrame({"span_id": ids, "input_shapes": shapes}))
+    table = batches(spans, TABLE_OF_TRACKS, ops)
+    assert table.select("n_requests", "n_tokens").rows() == [(4, 512), (4, 4), (None, None)]
+    assert table["tokens_per_s"].to_list() == pytest.approx([512 / 100e-6, 4 / 50e-6, None])
+    assert batches(spans, TABLE_OF_TRACKS)["n_tokens"].null_count() == 3
+
+
+def test_nine_of_ten_durations_are_not_above_the_ninth():
+    for n, expected in ((1, 10), (2, 20), (10, 90), (11, 100)):
+        spans = run(*[("step[DECODE bs=4]", 1000 * i, 5, 1000 * i, 10 * (i + 1)) for i in range(n)])
+        assert batches(spans, TABLE_OF_TRACKS, by="kind")["p90_ns"][0] == expected * 1000
+
+
 def test_kinds_are_summed_up_with_most_time_first():
     rows = [("step[DECODE bs=4]", 100 * i, 10, 100 * i + 10, 20 + 10 * i) for i in range(4)]
     spans = run(*rows, ("step[EXTEND bs=1 toks=1000]", 1000, 10, 1010, 5000))

@@ -22,13 +22,16 @@ if TYPE_CHECKING:
 
 Kind = Literal["prefill", "decode", "mixed"]
 
+_JUDGED = 1_000  # characters of a name; more would only cost time
 _N = r"(\d{1,15})"
 _SUMS = re.compile(rf"^sq{_N}sk{_N}sqsq{_N}sqsk{_N}$")
-_VLLM = re.compile(rf"^execute_(?:{_N}_)?(?:\w*?_)?context_{_N}\(([a-z\d]*)\)_generation_{_N}\(([a-z\d]*)\)")
+_VLLM = re.compile(
+    rf"^execute_(?:{_N}_)?(?:\w*?_)?context_{_N}\(([a-z\d]{{0,99}})\)_generation_{_N}\(([a-z\d]{{0,99}})\)"
+)
 _VLLM_NEW = re.compile(rf"^execute_new_{_N}_cached_{_N}$")
 _VLLM_TPU = re.compile(rf"^execute_model: {_N} reqs, {_N} toks")
 _BRACKETS = re.compile(r"^(?:(step)\[(\w+)|(?:eager_)?(prefill|decode)\[)([^\n]*)\]")
-_PAIR = re.compile(rf"(\w+)={_N}(?:/{_N})?(?=[\s\]]|$)")
+_PAIR = re.compile(rf"(?<!\w)(\w+)={_N}(?:/{_N})?(?=[\s\]]|$)")
 _TENSORRT = re.compile(rf"(?:_forward_step(?: \d+)?|^executeStep): {_N} ctx reqs, (?:{_N} ctx tokens, )?{_N} gen reqs")
 _CONTEXT_MODES = ("EXTEND", "PREFILL", "SPLIT_PREFILL")
 _GENERATION_MODES = ("DECODE", "TARGET_VERIFY", "VERIFY")
@@ -105,7 +108,7 @@ def is_sampling(name: str) -> bool:
     >>> is_sampling("vllm/v1/sample/sampler.py(55): forward"), is_sampling("resample")
     (True, False)
     """
-    return _SAMPLING.search(name) is not None
+    return _SAMPLING.search(name[:_JUDGED]) is not None
 
 
 _NOTHING = Part(0, 0, 0, 0, 0)

@@ -26,6 +26,8 @@ _BURSTS = 0.05
 #: Taking a batch over takes no more than this; if all fetches are waits it is taken for the shorter time.
 _LONGEST_COPY_NS, _USUAL_COPY_NS = 1_000_000, 50_000
 _MOST_WORKERS = 16
+#: Threads with fetches that are looked at, those with most first: a job has one or a few.
+_MOST_THREADS = 256
 #: So many batches of bursts must have taken the same time for the number of workers to be known.
 _LEAST_REPEATS = 4
 
@@ -41,8 +43,10 @@ def loader_limits(spans: pl.DataFrame, threads: Threads) -> tuple[Limits, dict[i
     is_fetch = (spans["category"].gather(rows) == "dataloader").to_numpy() & (threads.end > threads.start)
     of_thread = np.repeat(np.arange(threads.track.size), np.diff(threads.cuts))
     limits, paces = no_limits(), {}
-    for thread in np.unique(of_thread[is_fetch]):
-        mine = np.flatnonzero(is_fetch & (of_thread == thread))
+    fetches = np.flatnonzero(is_fetch)  # in order of threads
+    found, first, n_fetches = np.unique(of_thread[fetches], return_index=True, return_counts=True)
+    for at in np.sort(np.argsort(-n_fetches, kind="stable")[:_MOST_THREADS]):
+        thread, mine = found[at], fetches[first[at] : first[at] + n_fetches[at]]
         mine = mine[threads.end[mine] == np.maximum.accumulate(threads.end[mine])]  # not those within others
         if _makes_batches(spans, threads, int(thread), mine):
             continue
@@ -111,7 +115,8 @@ def _in_bursts(took: Ints, turn: float) -> bool:
     """Whether fetches of several in a row add up to the same, as waits for as many workers do and copies do not."""
     if np.median(took) < _LONG * turn or took.std() < _BURSTS * took.mean():
         return False
-    sums = (np.convolve(took, np.ones(n), "valid") / n**0.5 for n in range(2, took.size // 2 + 1))
+    until = np.concatenate(([0], np.cumsum(took)))
+    sums = ((until[n:] - until[:-n]) / n**0.5 for n in range(2, min(took.size // 2, 4 * _MOST_WORKERS) + 1))
     return any(some.std() < _PACED * took.std() / 2 for some in sums)
 
 

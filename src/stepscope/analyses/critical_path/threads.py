@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.core.collectives import HOST_LIBRARIES, library_of
+from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import Intervals, Ints, enclosing, union
 from stepscope.core.names import map_names
 from stepscope.core.schema import CATEGORIES, DEVICE_WORK
@@ -21,6 +22,7 @@ from stepscope.core.schema import CATEGORIES, DEVICE_WORK
 LONG_AGO, FAR_OFF = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 #: A wait of at least this needs a reason of its own, as in `idle`.
 LONG_GAP_NS = 30_000
+_MOST_TRACKS = 16_384
 
 
 _QUIET = ("step", "user_range", "module", "python")
@@ -55,7 +57,13 @@ class Threads:
 
 
 def host_threads(spans: pl.DataFrame, tracks: pl.DataFrame) -> Threads:
-    """The threads with spans of the host. `spans` and `tracks` are the trace's tables."""
+    """The threads with spans of the host. `spans` and `tracks` are the trace's tables.
+
+    Raises MissingTable if there are more threads and streams than a program has: each is looked at by itself.
+    """
+    if tracks.height > _MOST_TRACKS:
+        what = f"at most {_MOST_TRACKS:,} threads and streams"
+        raise MissingTable(what, needed_by="critical-path", hint=f"this trace has {tracks.height:,}")
     lanes = tracks.filter(pl.col("kind") == "thread")["track_id"]
     wanted = spans["category"].is_in(_HOST) & spans["track_id"].is_in(lanes.implode())
     row = np.flatnonzero(wanted.to_numpy())

@@ -24,11 +24,14 @@ from stepscope.core.table import Column, Table
 By = Literal["batch", "kind", "law"]
 Floats = NDArray[np.float64]
 _RANGES = ("user_range", "device_range")
+#: More are not believed: sums over all batches of a file stay whole numbers of 64 bits.
+_MOST_TOKENS = 2**40
 #: A law is fitted to at least this many batches of a kind, and checked on parts that it was not fitted to.
 _LEAST_BATCHES, _PARTS = 12, 4
 _ROUNDS, _EXACT = 30, 1e-3
 #: A law is fitted to batches that took at least that part of a first fit: a model that runs reads its weights.
 _EMPTY = 0.1
+_EMBEDDING = "aten::embedding"
 #: A plain range that holds so many others is a loop of batches.
 _LOOP = 2
 _TERMS = ("n_requests", "n_tokens", "kv_tokens")
@@ -84,7 +87,8 @@ def batches(
 
     The main columns are `kind`, `dur_ns`, `tokens_per_s`, `busy_ratio` and `mbu_ratio`. A batch is a range that the
     engine names after what it runs: those of vLLM, SGLang, ATOM and TensorRT-LLM are known; without any of these,
-    ranges `prefill` and `decode` of a plain loop. Of nested ranges the outermost is the batch, and the one that states
+    ranges `prefill` and `decode` of a plain loop, whose requests and tokens follow from the shapes of the embedding. Of
+    nested ranges the outermost is the batch, and the one that states
     most says what is in it. Device work belongs to the batch in whose range it was launched. Work of the next batch may
     be queued meanwhile: a batch begins when the work before it is done.
 
@@ -104,6 +108,7 @@ def batches(
     StepscopeError (hardware).
     """
     rows, work = timed_batches(spans, tracks)
+    rows = rows if rows["n_requests"].count() else _with_embedded_tokens(rows, spans, ops)
     work = work.with_columns(tensor_core=uses_matrix_units(work, kernels))
     rows = _costs(rows, work, spans, ops, roofs_of(devices, hardware, accelerator))
     if by == "batch":
@@ -196,10 +201,11 @@ _FACTS = {
 
 def _facts(batch: Batch) -> dict[str, str | int | None]:
     whole = batch.whole
-    return {
-        "kind": batch.kind, "n_requests": whole.requests, "n_tokens": whole.q, "kv_tokens": whole.kv,
-        "size": batch.size, "filled": batch.filled,
+    numbers = {
+        "n_requests": whole.requests, "n_tokens": whole.q, "kv_tokens": whole.kv, "size": batch.size,
+        "filled": batch.filled,
     }  # fmt: skip
+    return {"kind": batch.kind, **{name: n if n is None or n <= _MOST_TOKENS else None for name, n in numbers.items()}}
 
 
 def _batch_of_work(work: pl.DataFrame, spans: pl.DataFrame, rows: pl.DataFrame) -> pl.Series:
@@ -227,7 +233,6 @@ def _timed(rows: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
     before = np.concatenate((began[:1], np.maximum.accumulate(done)[:-1]))
     start = np.maximum(began, np.where(has_work, before, began))
     duration = np.maximum(done - start, 0)
-    tokens = pl.col("n_tokens") / pl.col("dur_ns") * 1e9
     timed = rows.with_columns(
         from_ns=pl.Series(start),
         dur_ns=pl.Series(duration),
@@ -237,10 +242,35 @@ def _timed(rows: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
     size = pl.when(pl.col("size") > 0).then("size")
     has_length = pl.col("dur_ns") > 0
     return timed.with_columns(
+        _tokens_per_s(),
         busy_ratio=pl.when(has_length & (pl.col("busy_ns") > 0)).then(pl.col("busy_ns") / pl.col("dur_ns")).clip(0, 1),
-        tokens_per_s=pl.when(has_length).then(tokens),
         padded_ratio=(1 - pl.col("filled") / size).clip(0, 1),
     )
+
+
+def _tokens_per_s() -> pl.Expr:
+    return pl.when(pl.col("dur_ns") > 0).then(pl.col("n_tokens") / pl.col("dur_ns") * 1e9).alias("tokens_per_s")
+
+
+def _with_embedded_tokens(rows: pl.DataFrame, spans: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
+    """The batches with the requests and tokens whose embedding is the first in each: of loops that state none.
+
+    They are the rows and the numbers of the indices of the operator, where shapes were recorded.
+    """
+    embeds = spans.filter((pl.col("category") == "operator") & (pl.col("name").cast(pl.String) == _EMBEDDING))
+    shapes = embeds.join(ops.drop_nulls("input_shapes"), on="span_id").sort("ts_ns").select("ts_ns", "input_shapes")
+    at = shapes["ts_ns"].to_numpy()
+    first = np.searchsorted(at, rows["ts_ns"].to_numpy())
+    is_inside = (first < at.size) & (np.append(at, 0)[np.minimum(first, at.size)] < rows["end_ns"].to_numpy())
+    texts = shapes["input_shapes"].gather(np.where(is_inside, first, 0)) if at.size else pl.Series([None] * rows.height)
+    ids = pl.Series(texts, dtype=pl.String).str.extract(r"^\[\[[\d,\s]*\],\s*\[(\d{1,9}(?:,\s*\d{1,9})?)\]")
+    sizes = ids.str.split(",").list.eval(pl.element().str.strip_chars().cast(pl.Int64, strict=False)).to_frame("sizes")
+    known = pl.Series(is_inside)
+    n = sizes.select(
+        n_requests=pl.when(known & (pl.col("sizes").list.len() == 2)).then(pl.col("sizes").list.first()),
+        n_tokens=pl.when(known).then(pl.col("sizes").list.eval(pl.element().product()).list.first()),
+    )
+    return rows.with_columns(n).with_columns(_tokens_per_s())
 
 
 def _launched(rows: pl.DataFrame, work: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
@@ -311,7 +341,7 @@ def of_kinds(rows: pl.DataFrame) -> pl.DataFrame:
         n_batches=pl.len().cast(pl.Int64),
         total_ns=whole,
         median_ns=pl.col("dur_ns").median().round().cast(pl.Int64),
-        p90_ns=pl.col("dur_ns").quantile(0.9, "lower"),
+        p90_ns=pl.col("dur_ns").quantile(0.9, "equiprobable").cast(pl.Int64),
         host_ns=pl.col("host_ns").median().round().cast(pl.Int64),
         tokens_per_s=tokens,
     ).rename({"median_ns": "dur_ns"}).sort("total_ns", "kind", descending=[True, False])  # fmt: skip

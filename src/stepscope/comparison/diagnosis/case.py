@@ -65,7 +65,8 @@ class View:
 
     `resources` are means over cycles by device and metric. `amounts` are rates multiplied by the cycle's duration. If
     the runs have different kinds of cycle (`same_cycles` is false), only times per call and resources are comparable.
-    `peers` are the other processes of the job. `tails` are the slow steps of the whole run, if it was timed.
+    `peers` are the other processes of the job. `tails` are the slow steps of the whole run, if it was timed. `run_step`
+    is the step that `amounts` are of: that of the whole run, which no profiler made longer, or else `step`.
 
     `work` has one row per function: device, name, category, is_collective, is_resized (its calls have other sizes),
     `<measure>_base` and `<measure>_other` of calls, total_ns, self_ns and ns_per_call, `<measure>_real` (that measure
@@ -82,6 +83,7 @@ class View:
     same_cycles: bool = True
     peers: tuple[Pair, ...] = ()
     tails: Tails | None = None
+    run_step: Change = ABSENT
 
     @property
     def rank(self) -> int | None:
@@ -151,10 +153,7 @@ class View:
         return Change(base, other, any(part.is_real for part in parts), "ns")
 
     def gaps(self) -> Change:
-        """Time per cycle in which nothing that was recorded ran on the host: Python, sleep, waits.
-
-        That is the whole step if nothing but steps and counters was recorded.
-        """
+        """Time per cycle in which nothing recorded ran on the host (Python, sleep, waits); without a profile, all."""
         return self.part(*GAPS) if self.is_profiled else self.step
 
     def suspect(
@@ -308,10 +307,8 @@ def weigh(start: float, clues: Sequence[Clue]) -> tuple[float, tuple[Evidence, .
 
 def views(case: Case) -> tuple[View, ...]:
     """A view of each pair of the case, in order."""
-    return tuple(
-        view_of(pair, case.effects, [other for other in case.pairs if other is not pair], case.whole)
-        for pair in case.pairs
-    )
+    peers = {pair.label: [other for other in case.pairs if other is not pair] for pair in case.pairs}
+    return tuple(view_of(pair, case.effects, peers[pair.label], case.whole) for pair in case.pairs)
 
 
 def view_of(pair: Pair, effects: pl.DataFrame, peers: Sequence[Pair] = (), whole: Effect | None = None) -> View:
@@ -321,7 +318,9 @@ def view_of(pair: Pair, effects: pl.DataFrame, peers: Sequence[Pair] = (), whole
     """
     is_timed = all(run.run_resources.height for run in (*pair.base, *pair.other))
     base, other = ([_Run(run, is_timed) for run in side] for side in (pair.base, pair.other))
-    step = changed([run.cycles for run in base], [run.cycles for run in other], relative=MATERIAL, unit="ns")
+    step = run_step = changed([run.cycles for run in base], [run.cycles for run in other], relative=MATERIAL, unit="ns")
+    if whole is not None and is_timed:
+        run_step = Change(whole.base, whole.other, whole.is_different, "ns")
     if whole is not None and whole.ratio and step.base:
         step = Change(step.base, step.base * whole.ratio, whole.is_different, "ns")
     names = dict.fromkeys(name for run in (*base, *other) for name in run.parts)
@@ -339,7 +338,7 @@ def view_of(pair: Pair, effects: pl.DataFrame, peers: Sequence[Pair] = (), whole
     work = _work(effects.filter(pl.col("process") == pair.label), pair)
     work = _with_single_tests(work, base, other, step)
     same = anchors[0] == anchors[1]
-    return View(pair, step, parts, resources, amounts, work, same, tuple(peers), tails_of(pair))
+    return View(pair, step, parts, resources, amounts, work, same, tuple(peers), tails_of(pair), run_step)
 
 
 @dataclass(frozen=True, slots=True)

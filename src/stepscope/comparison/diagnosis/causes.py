@@ -22,7 +22,7 @@ from stepscope.comparison.diagnosis.change import ABSENT
 from stepscope.comparison.diagnosis.sampled import FUNCTIONS_SHOWN, grown
 from stepscope.comparison.diagnosis.straggler import straggler
 from stepscope.comparison.effects import effects
-from stepscope.comparison.model import Cause, Evidence, RuledOut
+from stepscope.comparison.model import PYTHON, Cause, Evidence, RuledOut
 from stepscope.core import units
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ RULES: tuple[Rule, ...] = (
 
 _HOST = ("host_overhead", "data_loading", "slow_operator", "disk_io", "memory_pressure")
 _OVER_TIME = ("slow_tail", "growing_steps")
+#: Causes that say when time is lost, and not by what.
+_WHEN = ("periodic_work", *_OVER_TIME)
 #: The consequences of each cause that may appear to be causes themselves.
 FOLLOWS: dict[str, tuple[str, ...]] = {
     "thread_oversubscription": ("cpu_contention", "gil_contention", "slow_tail", *_HOST),
@@ -53,6 +55,7 @@ FOLLOWS: dict[str, tuple[str, ...]] = {
         "gil_contention",
         "workload_change",
         "slow_tail",
+        "periodic_work",
         "memory_growth",
         "python_gc",
         *_HOST,
@@ -225,7 +228,7 @@ def _judged(case: Case, all_views: tuple[View, ...]) -> _Judged:
     chosen = _of_rank(suspects, late) if isinstance(late, Suspect) else _together(suspects, n)
     reference = _reference(all_views)
     chosen, minor = _material(chosen, reference)
-    causes = _folded(sorted(chosen, key=lambda s: _score(s, reference), reverse=True), reference)
+    causes = _folded(_reasons_first(sorted(chosen, key=lambda s: _score(s, reference), reverse=True)), reference)
     ruled_out = [judgement for _, judgement in judgements if isinstance(judgement, RuledOut)]
     ruled_out += [*([late] if isinstance(late, RuledOut) else []), *minor]
     missing = tuple(judgement for _, judgement in judgements if isinstance(judgement, Missing))
@@ -327,6 +330,26 @@ def _score(suspect: Suspect, reference: float) -> tuple[float, float]:
     far = suspect.cause.magnitude or 1.0
     is_other_work = suspect.cause.category == "workload_change" and suspect.cause.confidence >= _OTHER_WORK
     return share * (1.0 if is_other_work else suspect.cause.confidence), max(far, 1 / far) if far > 0 else 1.0
+
+
+def _reasons_first(suspects: Sequence[Suspect]) -> list[Suspect]:
+    """Causes that say only when or where time is lost after those that say by what, if one explains half of that time.
+
+    Where time is lost is all that the time between operators says, which a loop of Python spends.
+    """
+
+    def is_bare(suspect: Suspect) -> bool:
+        first = suspect.cause.evidence[0].name if suspect.cause.evidence else None
+        return suspect.cause.category in _WHEN or (suspect.cause.category == "host_overhead" and first == PYTHON)
+
+    def has_reason(late: Suspect) -> bool:
+        return is_bare(late) and any(
+            late.cause.category in FOLLOWS.get(each.cause.category, ()) and each.affected_ns >= 0.5 * late.affected_ns
+            for each in suspects
+            if not is_bare(each)
+        )
+
+    return sorted(suspects, key=has_reason)
 
 
 def _folded(suspects: Sequence[Suspect], reference: float) -> list[Cause]:

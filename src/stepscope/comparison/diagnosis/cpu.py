@@ -17,7 +17,7 @@ from stepscope.comparison.diagnosis.case import (
     weigh,
 )
 from stepscope.comparison.diagnosis.change import ABSENT, Change, evidence, fold, moved, span
-from stepscope.comparison.model import BLOCKER, LOADING, PROCESS, RuledOut
+from stepscope.comparison.model import BLOCKER, LOADING, OPERATORS, PROCESS, RuledOut
 from stepscope.core import units
 
 #: Vector licences and turbo limits lower a busy core's clock by up to about 15 % (AVX-512 on server processors).
@@ -39,6 +39,8 @@ _MOST = 0.6
 #: Share of a core from which on it counts as busy, and above which more than one thread must be running.
 _BUSY = 0.85
 _ONE_CORE = 1.1
+#: Time between operators is stretched more than they are from so many times as much on.
+_TWICE = 2.0
 #: CPython passes the lock to the next thread after 5 ms at the latest (sys.getswitchinterval).
 _SWITCH_NS = 5e6
 
@@ -152,7 +154,8 @@ def _core_use(view: View) -> _CoreUse:
     wait, own, load = waited(view), ran(view), view.resource("host", "host_cpu_usage")
     slower, outside = _slowdown(view), outside_cores(view)
     share = view.resource(PROCESS, "process_runq_time")
-    of_base, of_other = (wait.base or 0.0) / (view.step.base or 1.0), (wait.other or 0.0) / (view.step.other or 1.0)
+    step = view.run_step
+    of_base, of_other = (wait.base or 0.0) / (step.base or 1.0), (wait.other or 0.0) / (step.other or 1.0)
     longer = of_other - of_base > _LONGER and (share.delta > 0 or not share.is_known)
     # Neighbours that come and go make some steps slow, whose waits are as long as they are.
     in_tail = view.has_tail and view.tails is not None and wait.delta > 0.5 * view.tails.added_ns
@@ -218,11 +221,23 @@ def _is_crowded(view: View, outside: float | None) -> bool:
     return more and kicked.rose(times=2) and (outside is None or outside < HALF_CORE)
 
 
+def _not_too_many(view: View, outside: float | None) -> str:
+    """Why the process' threads are not too many for its cores; empty if they may be."""
+    if not _is_crowded(view, outside):
+        return "other processes use the cores more, or threads are not pushed off them more often"
+    within, between = view.part(OPERATORS), view.gaps()
+    if within.is_known and (between.ratio or 0.0) > _TWICE * (within.ratio or 0.0):
+        return f"time outside operators is stretched more than they are: {span(between.base, between.other, 'ns')}"
+    return ""
+
+
 def thread_oversubscription(view: View) -> Judgement:
     """The process runs more threads than it has cores for, so they take the cores from each other.
 
     Necessary: it has at least two threads more, and half as many again; its threads wait for cores longer, by 5 % of a
-    cycle, and are pushed off them twice as often, while other processes do not use half a core more.
+    cycle, and are pushed off them twice as often, while other processes do not use half a core more. Operators
+    are what such threads compute together: where the time between operators is stretched twice as much, Python threads
+    wait for each other.
     """
     name = "thread_oversubscription"
     wait, threads = waited(view), view.resource(PROCESS, "num_threads")
@@ -235,8 +250,9 @@ def thread_oversubscription(view: View) -> Judgement:
         return not_slower(name, view)
     if not wait.rose(by=_WAITING * view.base_ns):
         return RuledOut(name, f"time waiting for a core: {span(wait.base, wait.other, 'ns')} per cycle")
-    if not _is_crowded(view, outside):
-        return RuledOut(name, "other processes use the cores more, or threads are not pushed off them more often")
+    reason = _not_too_many(view, outside)
+    if reason:
+        return RuledOut(name, reason)
     return view.suspect(
         name,
         f"The process has {units.number(threads.other)} threads (was {units.number(threads.base)}), which push each"
@@ -289,7 +305,7 @@ def _contention_clues(view: View, use: _CoreUse) -> list[Clue]:
 def _contention_says(view: View, use: _CoreUse) -> str:
     parts = []
     if use.waits:
-        ends = ((use.wait.base, view.step.base), (use.wait.other, view.step.other))
+        ends = ((use.wait.base, view.run_step.base), (use.wait.other, view.run_step.other))
         shares = [units.percent(min((wait or 0.0) / (step or 1.0), 1.0)) for wait, step in ends]
         parts.append(
             f"The process waited for a core {span(use.wait.base, use.wait.other, 'ns')} per cycle"
@@ -426,7 +442,7 @@ def gil_contention(view: View) -> Judgement:
 def _no_lock(view: View, own: Change, switches: Change) -> str:
     """Why threads do not contend for the interpreter's lock; empty if they may."""
     threads, wait = view.resource(PROCESS, "num_threads"), waited(view)
-    busy = (own.other or 0.0) / (view.step.other or 1.0)
+    busy = (own.other or 0.0) / (view.run_step.other or 1.0)
     if not view.is_slower:
         return "cycles are not slower"
     if own.delta < 0.5 * view.delta_ns or busy < _BUSY:

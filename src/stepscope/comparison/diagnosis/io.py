@@ -24,12 +24,13 @@ def blocked(view: View) -> Change:
     Unknown without the process' time on cores. Several threads that run at once may hide some of it.
     """
     own, wait = ran(view), waited(view)
-    if not own.is_known or not view.step.is_known:
+    step = view.run_step
+    if not own.is_known or not step.is_known:
         return ABSENT
     ends = []
-    for whole, used, queued in ((view.step.base, own.base, wait.base), (view.step.other, own.other, wait.other)):
+    for whole, used, queued in ((step.base, own.base, wait.base), (step.other, own.other, wait.other)):
         ends.append(max((whole or 0.0) - (used or 0.0) - (queued or 0.0), 0.0))
-    return Change(ends[0], ends[1], own.is_real or view.step.is_real, "ns")
+    return Change(ends[0], ends[1], own.is_real or step.is_real, "ns")
 
 
 def blocked_evidence(change: Change) -> Evidence:

@@ -39,6 +39,8 @@ _FASTER_HEAP = 2.0
 _STEADY = 0.8
 #: Time per byte of new memory, in ns: a page fault per 4 KiB and filling it take 1 µs, 4 µs in a virtual machine.
 _TOUCH_NS = 1.0
+#: What each page costs whose first use is counted, with its size: what grows may be made in memory that is given back.
+_FAULT_NS, _PAGE = 4000.0, 4096
 #: Memory in which a recorder holds one call until it is written, at most. PyTorch's profiler uses 0.4 to 1.8 KB.
 _EVENT_BYTES = 2048.0
 #: A major fault waits for a disk: at least 0.1 ms on flash.
@@ -160,8 +162,8 @@ def _grown(
     ):
         return None
     change = Change(usual, now.per_cycle, True, "bytes")
-    affected = extra * _TOUCH_NS
     faults = view.per_cycle(PROCESS, "process_minor_faults")
+    affected = max(extra * _TOUCH_NS, faults.delta * _FAULT_NS if faults.rose(by=0.5 * extra / _PAGE) else 0.0)
     shown = [
         evidence("growth per cycle", change, role="necessary", device=device, metric=metric),
         evidence(
@@ -169,7 +171,7 @@ def _grown(
         ),
     ]
     confidence = 0.75 + 0.1 * (now.steady >= 0.95) + 0.1 * (metric in (_TENSORS, "gpu_mem_allocated"))
-    if faults.rose(by=0.5 * extra / 4096):
+    if faults.rose(by=0.5 * extra / _PAGE):
         shown.append(
             evidence(
                 "pages touched for the first time, per cycle", faults, device=PROCESS, metric="process_minor_faults"

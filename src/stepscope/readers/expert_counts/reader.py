@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 _AGAIN = "copy the file again; docs/serving.md says what it should hold"
 #: So many rows tell how many layers a block has; no model has half as many.
 _LOOKED_AT = 8192
-_MOST_TOKENS, _MOST_PLACES = 2**53, 1 << 24
+#: The sum over all experts of any file stays a whole number of 64 bits.
+_MOST_TOKENS, _MOST_PLACES = 2**40, 1 << 24
 
 
 def read_hotspots(source: Source) -> Trace:
