@@ -129,8 +129,8 @@ def cores(rows: Sequence[OnCores]) -> str:
         body.append([row.made.input.title, f"{row.made.n_bytes / MB:,.0f}", *measured, *modelled])
     return (
         "\n## Cores\n\nWall s of `stepscope report`. Those on 1 and 2 cores are measured. The others are a model: the "
-        "serial part is what two cores do not shorten (twice the time on two, less that on one), and the rest is divided "
-        "by the cores. It leaves out that a text is decoded by at most one process for each 15 MB.\n\n"
+        "serial part is what two cores do not shorten (twice the time on two, less that on one), and the rest is "
+        "divided by the cores. It leaves out that a text is decoded by at most one process for each 15 MB.\n\n"
         + grid(header, body)
     )
 
