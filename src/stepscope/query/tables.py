@@ -204,7 +204,7 @@ def over_traces(frame: pl.DataFrame, table: Table, by: Sequence[str]) -> tuple[p
         ((pl.col(c) * pl.col(by_ns)).sum() / pl.when(pl.col(c).is_not_null()).then(pl.col(by_ns)).sum()).alias(c)
         for c, by_ns in _WEIGHTED.items() if {c, by_ns} <= set(frame.columns)
     ]  # fmt: skip
-    more = frame.group_by(by).agg(*alike, *weighted)
+    more = frame.group_by(by).agg(*alike, *weighted).fill_nan(None)
     sums = sums.join(more, on=list(by), how="left", nulls_equal=True, maintain_order="left")
     means = [(pl.col(a) / pl.col(n)).alias(c) for c, a, n in _MEANS if {c, a, n} <= set(frame.columns)]
     sums = sums.with_columns(means)
