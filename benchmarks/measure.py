@@ -31,25 +31,30 @@ class Cost:
     failure: str | None = None
 
 
-def best(command: Sequence[str], *, runs: int, timeout_s: float, max_bytes: int | None = None) -> Cost:
+def best(
+    command: Sequence[str], *, runs: int, timeout_s: float, max_bytes: int | None = None, cores: int | None = None
+) -> Cost:
     """The least times and the largest memory of several runs; of a failing command, its first."""
     costs: list[Cost] = []
     for _ in range(runs):
-        cost = once(command, timeout_s=timeout_s, max_bytes=max_bytes)
+        cost = once(command, timeout_s=timeout_s, max_bytes=max_bytes, cores=cores)
         if cost.failure:
             return cost
         costs.append(cost)
     return Cost(min(c.cpu_s for c in costs), min(c.wall_s for c in costs), max(c.peak_bytes for c in costs))
 
 
-def once(command: Sequence[str], *, timeout_s: float, max_bytes: int | None = None) -> Cost:
-    """Run a command to its end, killed after `timeout_s`; `max_bytes` bounds its address space.
+def once(command: Sequence[str], *, timeout_s: float, max_bytes: int | None = None, cores: int | None = None) -> Cost:
+    """Run a command to its end, killed after `timeout_s`; `max_bytes` bounds its address space, `cores` where it runs.
 
     Memory is that of its largest process. It is at least that of the process that calls this, whose memory the kernel
     counts until the command is loaded: so import nothing big here.
     """
     if max_bytes is not None:
         command = ["/bin/sh", "-c", f"ulimit -v {max_bytes // 1024}; exec {shlex.join(command)}"]
+    if cores is not None:
+        some = sorted(os.sched_getaffinity(0))[:cores]
+        command = ["taskset", "--cpu-list", ",".join(map(str, some)), *command]
     with tempfile.TemporaryFile() as errors:
         began = time.perf_counter()
         # Files are to be read, not taken from stepscope's cache of those that were opened before.

@@ -29,6 +29,9 @@ in time, with new ids in every copy (`benchmarks/repeat_trace.py`). `benchmarks/
 analysis separately.
 """
 
+#: The tool that only decodes.
+FLOOR = "orjson.loads"
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -55,6 +58,15 @@ class Beside:
     made: Made
     ours: Cost
     theirs: Sequence[Cost | None]
+
+
+@dataclass(frozen=True, slots=True)
+class OnCores:
+    """A trace, and what our report of it cost on one core and on two."""
+
+    made: Made
+    one: Cost
+    two: Cost
 
 
 def head(*, python: str, packages: Mapping[str, str]) -> str:
@@ -105,14 +117,35 @@ def stepscope_cells(row: Row) -> list[str]:
     return [*cells, f"≤ {target.cpu_s:g} s{memory}", verdict]
 
 
+def cores(rows: Sequence[OnCores]) -> str:
+    """How the report's wall time falls with cores: measured on one and two, and what follows for more."""
+    header = ("trace", "MB", "1 core", "2 cores", "serial", "8 cores", "16 cores")
+    body = []
+    for row in rows:
+        one_s, two_s = row.one.wall_s, row.two.wall_s
+        serial_s = min(max(2 * two_s - one_s, 0.0), one_s)
+        modelled = [f"{serial_s + (one_s - serial_s) / n:.2f}" for n in (8, 16)]
+        measured = [f"{seconds:.2f}" for seconds in (one_s, two_s, serial_s)]
+        body.append([row.made.input.title, f"{row.made.n_bytes / MB:,.0f}", *measured, *modelled])
+    return (
+        "\n## Cores\n\nWall s of `stepscope report`. Those on 1 and 2 cores are measured. The others are a model: the "
+        "serial part is what two cores do not shorten (twice the time on two, less that on one), and the rest is "
+        "divided by the cores. It leaves out that a text is decoded by at most one process for each 15 MB.\n\n"
+        + grid(header, body)
+    )
+
+
 def peers(tools: Sequence[Peer], rows: Sequence[Beside]) -> str:
-    """Our report beside other tools on the same traces."""
-    header = ("trace", "MB", "stepscope report", *(tool.name for tool in tools))
+    """Our report beside other tools on the same traces, and its CPU time as a multiple of plain decoding's."""
+    header = ("trace", "MB", "stepscope report", f"of {FLOOR}'s CPU", *(tool.name for tool in tools))
     failures: list[str] = []
     body = []
     for row in rows:
-        costs = [peer_cell(cost, failures) for cost in (row.ours, *row.theirs)]
-        body.append([row.made.input.title, f"{row.made.n_bytes / MB:,.0f}", *costs])
+        ours, *theirs = (peer_cell(cost, failures) for cost in (row.ours, *row.theirs))
+        floor = next((c for t, c in zip(tools, row.theirs, strict=True) if t.name == FLOOR), None)
+        is_known = floor is not None and not floor.failure and not row.ours.failure
+        ratio = f"× {row.ours.cpu_s / floor.cpu_s:.2f}" if is_known and floor is not None else "–"
+        body.append([row.made.input.title, f"{row.made.n_bytes / MB:,.0f}", ours, ratio, *theirs])
     notes = [f"- {tool.name}: {tool.does}." for tool in tools]
     notes += [f"- [{number}] {reason}" for number, reason in enumerate(failures, 1)]
     return (

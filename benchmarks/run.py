@@ -1,9 +1,10 @@
 """What `stepscope` costs on big traces, whole processes with imports included: a markdown page on stdout.
 
-python run.py [--write] [--only KEY,KEY] [--runs N]     `make bench` runs it
+python run.py [--write] [--only KEY,KEY] [--runs N] [--peers] [--cores]     `make bench` runs it
 
-Environment: BENCH_PEERS=1 measures other tools too (installed on first use); BENCH_ALL=1 also on traces that would take
-them minutes; BENCH_TIMEOUT seconds each may take (900); BENCH_CACHE where traces and tools are kept (~/.cache).
+--peers measures other tools too (installed on first use), as does BENCH_PEERS=1 in the environment; --cores how wall
+time falls with cores. Environment: BENCH_ALL=1 tries tools also on traces that would take them minutes; BENCH_TIMEOUT
+seconds each may take (900); BENCH_CACHE where traces and tools are kept (~/.cache).
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ def main() -> int:
     rows = [row for one in made for row in of_stepscope(one, given.runs)]
     rows.insert(0, of_help(given.runs))
     blocks = [page.head(python=sys.version.split()[0], packages=versions()), page.stepscope(rows)]
-    if os.environ.get("BENCH_PEERS") == "1":
+    if given.cores:
+        blocks.append(page.cores(list(of_cores(made, given.runs))))
+    if given.peers or os.environ.get("BENCH_PEERS") == "1":
         blocks.append(page.peers(peers.PEERS, of_peers(made, rows, given.runs)))
     text = "".join(blocks)
     print(text)
@@ -57,6 +60,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(inputs.ROOT)} too")
     parser.add_argument("--only", type=lambda text: text.split(","), help=f"some of {','.join(keys)}")
     parser.add_argument("--runs", type=int, default=3, help="the best of so many (traces over 500 MB: one)")
+    parser.add_argument("--peers", action="store_true", help="other tools on the same traces")
+    parser.add_argument("--cores", action="store_true", help="our report on one core and on two")
     given = parser.parse_args()
     if unknown := set(given.only or ()) - set(keys):
         parser.error(f"unknown: {', '.join(sorted(unknown))}; there is {', '.join(keys)}")
@@ -92,12 +97,20 @@ def of_help(runs: int) -> Row:
     return page.Row(None, "--help", of_command(("--help",), 0, max(runs, 5)), inputs.Target(HELP_CPU_S))
 
 
-def of_command(words: Sequence[str], n_bytes: int, runs: int) -> Cost:
+def of_cores(made: Sequence[inputs.Made], runs: int) -> Iterator[page.OnCores]:
+    """For each trace that is one file what our report costs on one core and on two."""
+    for one in made:
+        if one.path.is_file():
+            costs = [of_command(("report", str(one.path)), one.n_bytes, runs, cores=n) for n in (1, 2)]
+            yield page.OnCores(one, *costs)
+
+
+def of_command(words: Sequence[str], n_bytes: int, runs: int, cores: int | None = None) -> Cost:
     """Run `stepscope` with these words: the installed command, or the module where it is not installed."""
     installed = Path(sys.executable).with_name("stepscope")
     command = [str(installed)] if installed.exists() else [sys.executable, "-m", "stepscope"]
     say(f"stepscope {' '.join(words)}")
-    return measure.best([*command, *words], runs=runs_of(n_bytes, runs), timeout_s=timeout_s())
+    return measure.best([*command, *words], runs=runs_of(n_bytes, runs), timeout_s=timeout_s(), cores=cores)
 
 
 def of_peers(made: Sequence[inputs.Made], rows: Sequence[Row], runs: int) -> list[page.Beside]:

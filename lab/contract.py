@@ -16,6 +16,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import more_questions
 from starlette.testclient import TestClient
 
 import stepscope
@@ -64,6 +65,17 @@ _REQUESTS = (
     "api/trace/0/layout", "api/trace/0/search?q=a", "api/trace/0/span/0", "api/trace/0/span/999999999",
     "api/trace/0/window?from=0&to=1000000000&tracks=0,1,2,3", f"api/trace/0/statistics?from=0&to={2**62}",
 )  # fmt: skip
+_MORE_REQUESTS = (
+    f"api/trace/0/window?from=-{2**62}&to={2**62}&tracks=0,1", "api/trace/0/marks?findings=1",
+    "api/trace/0/marks?table=idle",
+    "api/trace/0/what-if", "api/trace/0/what-if?if=launch:+graphs", "api/trace/0/what-if?if=device:+free&if=host:+1e9x",
+    "api/trace/0/memory/layout", f"api/trace/0/memory/window?from=0&to={2**62}",
+    "api/trace/0/memory/moment?x=5&axis=time",
+    "api/trace/0/memory/window?from=0&to=10&by=stack&axis=time", "api/trace/0/memory/moment?place=3&by=stack",
+    "api/trace/0/memory/stack/0", "compare?a=1&b=0", "tables/kernels?group=name&sort=-total_ns&q=a",
+    "download/steps.json",
+    "download/sql/rows.csv?q=SELECT+*+FROM+spans",
+)  # fmt: skip
 _HEAVIEST = ("report", "compare with itself", "one-file page")
 _NOT_FINITE = re.compile(r"[^\w](NaN|Infinity)[^\w]")
 
@@ -72,8 +84,11 @@ class TookTooLongError(BaseException):
     """No Exception, so that nothing on the way can take it for one of its own."""
 
 
-def questions(paths: list[str], base: Path) -> Iterator[Question]:
-    """All questions about files, some of which also need a sound file. The first opens them, and must be asked."""
+def questions(paths: list[str], base: Path, *, further: bool = False) -> Iterator[Question]:
+    """All questions about files, some of which also need a sound file. The first opens them, and must be asked.
+
+    With `further` there are also those of `more_questions`, and more of the page.
+    """
     traces: dict[str, Trace] = {}
 
     def opened() -> None:
@@ -91,6 +106,7 @@ def questions(paths: list[str], base: Path) -> Iterator[Question]:
     trace, run, one, sound = traces[paths[0]], run_of(*paths), run_of(paths[0]), run_of(str(base))
     yield "describe", lambda: (repr(trace), trace._repr_html_(), [trace.table(name) for name in trace.tables])
     yield from _of_tables(run, run_of(paths[0], str(base)))
+    yield from more_questions.questions(run, one, sound) if further else ()
     for name in figures.names():
         yield f"figure {name}", partial(_figure, trace, name)
     yield "report", partial(_rendered, run)
@@ -107,8 +123,14 @@ def questions(paths: list[str], base: Path) -> Iterator[Question]:
                 yield f"export {kind} {option.name}={value}", partial(_exported, kind, run, **{option.name: value})
     yield "one-file page", lambda: report_page(run)
     with _page([*paths[:1], str(base)]) as client:
-        for address in (*_REQUESTS, *PAGES, *(f"tables/{name}" for name, kind in tables.names() if kind == "analysis")):
+        for address in _addresses(further=further):
             yield f"page /{address}", partial(_requested, client, address)
+
+
+def _addresses(*, further: bool) -> tuple[str, ...]:
+    """What is asked of the page."""
+    of_tables = (f"tables/{name}" for name, kind in tables.names() if kind == "analysis")
+    return (*_REQUESTS, *(_MORE_REQUESTS if further else ()), *PAGES, *of_tables)
 
 
 @cache

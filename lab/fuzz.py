@@ -3,6 +3,7 @@
 python fuzz.py [--cases 20000] [--first 0] [--jobs 2] [--minutes M]
 python fuzz.py --first 1234 --cases 1 --keep DIR        one case again, its file kept
 python fuzz.py --meaning [--also DIR] [--share 0.1]     files whose bytes are sound and whose meaning is absurd
+python fuzz.py --meaning --further --share 0.1          further changes, and questions of agents, stores and formats
 python fuzz.py --meaning --damage --share 0 --seeds perfetto      damaged files of one reader, which are only opened
 
 Every case reads a trace, runs every analysis with options taken at random, and renders the report. Case N follows from
@@ -117,6 +118,7 @@ def _arguments() -> argparse.Namespace:
         "--share", type=float, default=1.0, help="with --meaning: of the questions, chosen at random (1; 0: none)"
     )
     parser.add_argument("--seeds", default="", help="with --meaning: begin with the small files of such a name")
+    parser.add_argument("--further", action="store_true", help="with --meaning: more kinds of changes and questions")
     parser.add_argument("--damage", action="store_true", help="with --meaning: change bytes of every other file too")
     parser.add_argument("--keep", type=Path, help="folder for the files of the cases")
     parser.add_argument("--also", type=Path, help="folder of more traces to begin with")
@@ -130,7 +132,7 @@ def _spread(given: argparse.Namespace) -> Tally:
     """Worker processes over pieces of the cases: a crash costs one case, and memory that one leaks is given back."""
     tally = Tally()
     deadline = time.monotonic() + 60 * given.minutes
-    piece = max(1, min(500, -(-given.cases // given.jobs)))
+    piece = max(1, min(1000, -(-given.cases // given.jobs)))  # a worker's start takes as long as some 50 cases
     todo = [
         (start, min(piece, given.first + given.cases - start))
         for start in range(given.first, given.first + given.cases, piece)
@@ -170,7 +172,7 @@ def _start(
     command += ["--keep", str(given.keep)] if given.keep else []
     command += ["--also", str(given.also), *["--only"] * given.only] if given.also else []
     command += ["--meaning", "--share", str(given.share), "--seeds", given.seeds] if given.meaning else []
-    command += ["--damage"] * given.damage
+    command += ["--damage"] * given.damage + ["--further"] * given.further
     with out.open("wb") as file, (folder / f"{first}.err").open("wb") as errors:
         # The files are small: threads of Polars would only get in each other's way.
         environment = {"POLARS_MAX_THREADS": "1", **os.environ}
@@ -218,7 +220,7 @@ def _work_on_meaning(given: argparse.Namespace) -> Tally:
     tally = Tally()
     until = time.monotonic() + 60 * given.minutes
     with tempfile.TemporaryDirectory() as folder:
-        every = small_files.write_all(Path(folder) / "seeds")
+        every = small_files.write_all(Path(folder) / "seeds", further=given.further)
         seeds = [path for name, path in every.items() if name.startswith(given.seeds)]
         more = semantic_mutations.seeds_in(given.also) if given.also else []
         base = small_files.sound(Path(folder) / "seeds")
@@ -231,16 +233,18 @@ def _work_on_meaning(given: argparse.Namespace) -> Tally:
             random = Random(case)
             place = Path(given.keep or folder) / str(case)
             place.mkdir(exist_ok=True)
-            paths = semantic_mutations.write_mutated(
-                random.choice(random.choice((seeds, more)) or seeds), place, random
-            )
+            seed = random.choice(random.choice((seeds, more)) or seeds)
+            paths = semantic_mutations.write_mutated(seed, place, random, further=given.further)
             files = [path for path in place.rglob("*") if path.is_file() and not path.is_symlink()]
             if given.damage and random.random() < 0.5:
                 path = random.choice(files)
                 path.write_bytes(random.choice(mutations.BYTE_CHANGES)(path.read_bytes(), random))
             n_bytes = sum(path.stat().st_size for path in files)
             most = most_mib + contract.MEMORY_PER_BYTE * n_bytes / 2**20
-            if not _keeps_contract(tally, case, paths, base, most, random, given.share):
+            # A sound file to be compared with.
+            partner = seed if given.further and seed.is_file() and random.random() < 0.5 else base
+            asked = contract.questions(paths, partner, further=given.further)
+            if not _keeps_contract(tally, case, asked, most, random, given.share):
                 tally.stopped_after = case
                 break
             if not given.keep:
@@ -249,12 +253,12 @@ def _work_on_meaning(given: argparse.Namespace) -> Tally:
 
 
 def _keeps_contract(
-    tally: Tally, case: int, paths: list[str], base: Path, most_mib: float, random: Random, share: float
+    tally: Tally, case: int, questions: Iterator[contract.Question], most_mib: float, random: Random, share: float
 ) -> bool:
     """Asks a share of the questions. False if one of them took too long."""
     began, in_time = time.monotonic(), True
     try:
-        for step, question in contract.questions(paths, base):
+        for step, question in questions:
             if step != contract.OPEN and not share:
                 break  # asked is the reader alone
             if step != contract.OPEN and random.random() >= share:

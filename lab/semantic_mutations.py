@@ -7,7 +7,6 @@ stays one that its format allows, and what it says cannot be. Changes compose.
 
 from __future__ import annotations
 
-import copy
 import csv
 import gzip
 import io
@@ -19,13 +18,22 @@ import shutil
 import sqlite3
 import struct
 import zlib
-from contextlib import closing
-from dataclasses import dataclass
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import mutations
 import stored_mutations
+from absurd_changes import (
+    FIRST_OF_EVENTS,
+    FIRST_ROWS,
+    FIRST_VALUES,
+    OF_EVENTS,
+    OF_ROWS,
+    OF_VALUES,
+    number,
+    reshaped,
+)  # fmt: skip
 from protobuf_writer import content, varint
 
 if TYPE_CHECKING:
@@ -35,10 +43,8 @@ if TYPE_CHECKING:
 
     Row = dict[str, Any]
     Rows = list[Row]
-    Change = Callable[[Any, int, Random], Any]
 
 LARGEST = 1_000_000  # bytes of a seed, unpacked
-MANY = 20_000
 ROLES = {
     "times": r"^(ts|dur|start|end|begin|timestamp|time|.*(_ns|time|start|end|duration|timestamp|cycle|cost).*)$",
     "links": r"corr(elation|id)|parent|(^|_)id$|Id$|link|external|global[TP]id|^.?pid$|^tid$|stream|device|rank",
@@ -60,6 +66,8 @@ class Lists:
     rows: dict[str, Rows]
     write: Callable[[Path], None]
     document: Row | None = None  # of a Chrome trace
+    inner: list[list[Any]] = field(default_factory=list)  # lists within a document, which may change their shape
+    statements: list[str] | None = None  # that change the schema of a database in the end
 
 
 def seeds_in(folder: Path) -> list[Path]:
@@ -69,31 +77,45 @@ def seeds_in(folder: Path) -> list[Path]:
     ]
 
 
-def write_mutated(seed: Path, folder: Path, random: Random) -> list[str]:
-    """Writes the seed, a file or a folder of files, with some changes of meaning; gives the files to open."""
+def write_mutated(seed: Path, folder: Path, random: Random, *, further: bool = False) -> list[str]:
+    """Writes the seed, a file or a folder of files, with some changes of meaning; gives the files to open.
+
+    With `further` there are more kinds of changes.
+    """
     if stored_mutations.is_stored(seed):
         return [str(stored_mutations.write_mutated(seed, folder, random))]
     if seed.is_dir():
         shutil.copytree(seed, folder, dirs_exist_ok=True)
         files = sorted(path for path in folder.rglob("*") if path.is_file())
         for path in random.sample(files, min(len(files), random.choice((1, 1, 2, 9)))):
-            _mutate(path, path, random)
+            _mutate(path, path, random, further=further)
         return [str(folder)]
     path = folder / seed.name.removesuffix(".gz")
-    _mutate(seed, path, random)
+    _mutate(seed, path, random, further=further)
     return [str(path)]
 
 
-def _mutate(seed: Path, target: Path, random: Random) -> None:
+def _mutate(seed: Path, target: Path, random: Random, *, further: bool) -> None:
     decoder = _decoder_of(seed)
     lists = decoder(seed)
     for _ in range(min(1 + int(random.expovariate(0.7)), 5)):
         if lists.document is not None and random.random() < 0.25:
-            lists.rows["traceEvents"][:] = random.choice(_OF_EVENTS)(lists.document, lists.rows["traceEvents"], random)
+            events = lists.rows["traceEvents"]
+            change = random.choice(OF_EVENTS if further else FIRST_OF_EVENTS)
+            events[:] = change(lists.document, [e for e in events if isinstance(e, dict)], random)
+        elif further and lists.inner and random.random() < 0.2:
+            reshaped(
+                [one for some in lists.rows.values() for one in some if isinstance(one, dict)], lists.inner, random
+            )
+        elif further and lists.statements is not None and lists.rows and random.random() < 0.15:
+            table = random.choice(list(lists.rows))
+            lists.statements += _schema_change(table, random.choice(list(lists.rows[table][0] or [""])), random)
         elif lists.rows:
             rows = random.choice(list(lists.rows.values()))
-            rows[:] = _changed(rows, random)
+            rows[:] = _changed([row for row in rows if isinstance(row, dict)], random, further=further)
     lists.write(target)
+    if further and lists.inner and target.suffix in (".json", ".jsonl") and random.random() < 0.1:
+        _twice(target)
 
 
 def _size(path: Path) -> int:
@@ -116,6 +138,13 @@ def _json(path: Path, magic: bytes = b"") -> Lists:
         json.loads(_read(path)[len(magic) :], strict=False),
         lambda document: magic + json.dumps(document).encode("utf-8", "surrogatepass"),
     )
+
+
+def _twice(target: Path) -> None:
+    """Each name of an object is there twice, at first without a value."""
+    text = target.read_text(encoding="utf-8", errors="surrogateescape")
+    again = re.sub(r'"(\w+)": (-?\d+|"[^"\\]*"|null)', r'"\1": null, "\1": \2', text)
+    target.write_text(again, encoding="utf-8", errors="surrogateescape")
 
 
 def _json_lines(path: Path) -> Lists:
@@ -141,7 +170,8 @@ def _objects(document: Any, pack: Callable[[Any], bytes]) -> Lists:
         stride = max(len(events) // 400, 1)
         document["traceEvents"] = [e for i, e in enumerate(events) if i % (10 * stride) < 10 or e.get("ph") == "M"]
     rows: dict[str, Rows] = {"": [document]} if isinstance(document, dict) else {}
-    _walk(document, "", rows)
+    inner: list[list[Any]] = [document] if isinstance(document, list) else []
+    _walk(document, "", rows, inner)
     if is_chrome:
         rows["traceEvents"] = document["traceEvents"]  # the very list, so that rows can come and go
 
@@ -149,16 +179,19 @@ def _objects(document: Any, pack: Callable[[Any], bytes]) -> Lists:
         {name: some for name, some in rows.items() if some},
         lambda target: target.write_bytes(pack(document)) and None,
         document if is_chrome else None,
+        inner,
     )
 
 
-def _walk(value: Any, at: str, rows: dict[str, Rows]) -> None:
+def _walk(value: Any, at: str, rows: dict[str, Rows], lists: list[list[Any]]) -> None:
     for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
         where = at if isinstance(value, list) else f"{at}.{key}".strip(".")
         if isinstance(inner, dict):
             rows.setdefault(where, []).append(inner)
+        if isinstance(inner, list):
+            lists.append(inner)
         if isinstance(inner, dict | list):
-            _walk(inner, where, rows)
+            _walk(inner, where, rows, lists)
 
 
 def _csv(path: Path) -> Lists:
@@ -172,16 +205,23 @@ def _csv(path: Path) -> Lists:
         dict(zip(lines[head], line, strict=True)) for line in lines[head + 1 : head + 2000] if len(line) == wide > 0
     ]
 
+    columns = [*lines[head]] if lines else []
+    cells: list[list[Any]] = [lines[head]] if rows else []  # the header
+
     def write(target: Path) -> None:
         with target.open("w", newline="", encoding="utf-8", errors="surrogatepass") as file:
             for line in lines[:head]:
                 file.write(comma.join(line) + "\n")
             quoting = csv.QUOTE_ALL if "ncu" in target.name else csv.QUOTE_MINIMAL
             writer = csv.writer(file, quoting=quoting, lineterminator="\n", delimiter=comma)
-            writer.writerow(lines[head] if lines else [])
-            writer.writerows([row.get(column) for column in lines[head]] for row in rows)
+            writer.writerow(map(_cell, lines[head]) if lines else [])
+            writer.writerows([_cell(row.get(column)) for column in columns] for row in rows)
 
-    return Lists({"rows": rows} if rows else {}, write)
+    return Lists({"rows": rows} if rows else {}, write, None, cells)
+
+
+def _cell(value: Any) -> Any:
+    return str(value)[:1_000_000] if isinstance(value, list | dict) else value
 
 
 def _text(path: Path) -> Lists:
@@ -195,9 +235,9 @@ def _text(path: Path) -> Lists:
 
     def write(target: Path) -> None:
         whole = []
-        for number, row in enumerate(rows):
+        for n, row in enumerate(rows):
             text, *numbers = row.values()
-            between = pieces[number % len(pieces)] + [""] * len(numbers)
+            between = pieces[n % len(pieces)] + [""] * len(numbers)
             whole.append(f"{text}{''.join(f'{a}{b}' for a, b in zip(numbers, between, strict=False))}\n")
         target.write_text("".join(whole), encoding="utf-8", errors="surrogatepass")
 
@@ -223,8 +263,28 @@ def _database(path: Path) -> Lists:
                     f'INSERT OR IGNORE INTO "{name}" ({columns}) VALUES ({marks})',
                     [tuple(map(_storable, row.values())) for row in some],
                 ) if some else None
+            for statement in statements:
+                with suppress(sqlite3.Error):  # of a table or column that is gone
+                    connection.execute(statement)
 
-    return Lists({name: some for name, some in rows.items() if some}, write)
+    statements: list[str] = []
+    return Lists({name: some for name, some in rows.items() if some}, write, statements=statements)
+
+
+def _schema_change(table: str, column: str, random: Random) -> list[str]:
+    """A table that is gone, lacks a column, holds nothing, or is a view of more rows than anyone can read."""
+    held = [f'ALTER TABLE "{table}" RENAME TO "held"', f'CREATE VIEW "{table}" AS ']
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT held.* FROM n, held"
+    return random.choice((
+        [f'DROP TABLE "{table}"'], [f'DELETE FROM "{table}"'],
+        [f'ALTER TABLE "{table}" DROP COLUMN "{column}"'],
+        [f'ALTER TABLE "{table}" RENAME COLUMN "{column}" TO "{column} "'],
+        [held[0], held[1] + "SELECT * FROM held"],
+        [held[0], held[1] + "SELECT a.* FROM held a, held b, held c, held d, held e, held f, held g, held h"],
+        [held[0], held[1] + endless],
+        [f'UPDATE "{table}" SET "{column}" = CAST("{column}" AS BLOB)'],
+        [f'UPDATE "{table}" SET "{column}" = zeroblob(1000000) WHERE rowid = 1'],
+    ))  # fmt: skip
 
 
 def _storable(value: Any) -> Any:
@@ -294,7 +354,7 @@ def _varint(data: bytes, place: int) -> tuple[int, int]:
 def _packed(row: Row) -> bytes:
     out = bytearray()
     for column, value in row.items():
-        _, number, wire, _ = column.split(":")
+        _, field_number, wire, _ = column.split(":")
         if wire == "2" or isinstance(value, str | list | dict):
             wire = "2"
             raw = (
@@ -304,15 +364,19 @@ def _packed(row: Row) -> bytes:
                 if isinstance(value, bytes)
                 else str(value).encode("utf-8", "replace")
             )
-            out += content(int(number), raw)
+            out += content(int(field_number), raw)
         elif value is not None and wire == "0":
-            out += varint(int(number) << 3) + varint(
-                int(max(min(float(value), 1.8e19), -9e18)) if isinstance(value, float) else value
-            )
+            out += varint(int(field_number) << 3) + varint(_whole(value))
         elif value is not None:
             code = "<d" if wire == "1" else "<f"
-            out += varint(int(number) << 3 | int(wire)) + struct.pack(code, min(max(float(value), -3e38), 3e38))
+            out += varint(int(field_number) << 3 | int(wire)) + struct.pack(code, min(max(float(value), -3e38), 3e38))
     return bytes(out)
+
+
+def _whole(value: float) -> int:
+    if isinstance(value, int):
+        return value
+    return 0 if math.isnan(value) else int(max(min(value, 1.8e19), -9e18))
 
 
 def _ring(path: Path) -> Lists:
@@ -328,7 +392,7 @@ def _ring(path: Path) -> Lists:
         if kind == _FACTS:
             content = json.loads(content)
             rows["facts"].append(content)
-            _walk(content, "facts", rows)
+            _walk(content, "facts", rows, [])
         else:
             count = len(content) // 4
             word = {f"{_ANY}{i}": value for i, value in enumerate(struct.unpack(f"<{count}I", content[: 4 * count]))}
@@ -345,7 +409,7 @@ def _ring(path: Path) -> Lists:
             else:
                 raw = b"".join(struct.pack("<I", _bits(value, 32)) for value in content.values())
             packed = zlib.compress(raw)
-            time = _bits(head["time"], 63) * (-1 if _number(head["time"]) < 0 else 1)
+            time = _bits(head["time"], 63) * (-1 if number(head["time"]) < 0 else 1)
             whole += [_FRAME.pack(kind, _bits(head["core_id"], 16), len(packed), len(raw), time), packed]
         target.write_bytes(b"".join(whole))
 
@@ -354,8 +418,8 @@ def _ring(path: Path) -> Lists:
 
 def _bits(value: Any, n: int) -> int:
     """The last n bits of the whole number that a value is, or comes near to."""
-    number = _number(value)
-    return abs(value if isinstance(value, int) else int(number) if math.isfinite(number) else 0) & (2**n - 1)
+    found = number(value)
+    return abs(value if isinstance(value, int) else int(found) if math.isfinite(found) else 0) & (2**n - 1)
 
 
 _DECODERS: dict[str, Callable[[Path], Lists]] = {
@@ -366,149 +430,22 @@ _DECODERS: dict[str, Callable[[Path], Lists]] = {
 }  # fmt: skip
 
 
-def _changed(rows: Rows, random: Random) -> Rows:
+def _changed(rows: Rows, random: Random, *, further: bool) -> Rows:
     """One change of one list of rows."""
     if not rows:
         return rows
     if random.random() < 0.15:
-        return random.choice(_OF_ROWS)(rows, random)
+        return random.choice(OF_ROWS if further else OF_ROWS[:FIRST_ROWS])(rows, random)
     role = random.choice(list(_ROLE))
-    columns = sorted({key for row in rows[:200] for key in row if isinstance(key, str) and _ROLE[role].search(key)})
+    keys = {key for row in rows[:200] for key in row if isinstance(key, str)}
+    columns = [key for key in sorted(keys) if _ROLE[role].search(key) or (further and random.random() < 0.1)]
     if not columns:
         return rows
-    change = random.choice(_OF_VALUES[role])
+    change = random.choice(OF_VALUES[role] if further else OF_VALUES[role][: FIRST_VALUES[role]])
     chosen = set(random.sample(columns, min(len(columns), random.choice((1, 1, 2, 9)))))
     share = random.choice((1.0, 1.0, 0.5, 0.02))
-    for number, row in enumerate(rows):
+    for n, row in enumerate(rows):
         if random.random() <= share:
             for column in sorted(key for key in chosen & row.keys() if not isinstance(row[key], dict)):
-                row[column] = change(row[column], number, random)
+                row[column] = change(row[column], n, random)
     return rows
-
-
-def _number(value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        return 0.0
-
-
-_OF_VALUES: dict[str, tuple[Change, ...]] = {
-    "times": (
-        lambda _v, _n, _r: 0,
-        lambda v, _n, _r: -_number(v),
-        lambda _v, _n, _r: 1000,
-        lambda v, _n, _r: 1e12 - _number(v),
-        lambda v, _n, _r: _number(v) * 1e9,
-        lambda _v, n, _r: 9_223_372_036_854_775 - n,
-        lambda v, _n, r: _number(v) + r.choice((-1e15, 1e15, -1, 1)),
-        lambda _v, n, _r: n * 1e-4,
-        lambda v, _n, _r: str(v),
-        lambda _v, _n, r: r.choice(("NaN", "", None, "x", 2**63, -(2**63))),
-    ),
-    "links": (
-        lambda _v, _n, _r: None,
-        lambda _v, _n, _r: 1,
-        lambda _v, n, _r: n,
-        lambda _v, n, _r: n + 1,
-        lambda _v, n, _r: 10**9 + n,
-        lambda _v, _n, _r: -1,
-        lambda _v, n, _r: 2**63 - 1 - n,
-        lambda v, _n, _r: str(v),
-        lambda _v, n, r: r.randrange(n + 2),
-    ),
-    "sizes": (
-        lambda _v, _n, _r: 0,
-        lambda _v, _n, _r: -1,
-        lambda _v, _n, _r: 10**18,
-        lambda _v, _n, _r: 2**63 - 1,
-        lambda _v, _n, _r: [10**18, 10**18],
-        lambda _v, _n, _r: [[10**18, 3], [3, 10**18]],
-        lambda _v, _n, _r: [0, 0, 0],
-        lambda _v, _n, _r: "x",
-        lambda _v, n, _r: 1e300 * (n + 1),
-        lambda _v, _n, r: r.choice((True, {"a": 1}, [], "-1.-1", 1e-300)),
-    ),
-    "names": (
-        lambda _v, n, _r: f"{n:x}" * 200,
-        lambda _v, _n, _r: "",
-        lambda _v, n, _r: f"\u202e\x1b[2J\x07\u200b{n}",
-        lambda _v, n, _r: "a::" * (n % 500) + "b<" * (n % 500),
-        lambda _v, _n, _r: "ncclDevKernel_AllReduce",
-        lambda _v, n, _r: f"ProfilerStep#{n * 10**6}",
-        lambda _v, _n, _r: "=cmd|' /C calc'!A0",
-        lambda _v, _n, r: r.choice(mutations.NAMES),
-        lambda _v, _n, _r: None,
-    ),
-}  # fmt: skip
-
-
-def _many_times(rows: Rows, random: Random) -> Rows:
-    times = MANY // max(len(rows), 1) + 1
-    return [dict(row) for row in rows[: random.choice((1, len(rows)))] for _ in range(times)][:MANY]
-
-
-_OF_ROWS: tuple[Callable[[Rows, Random], Rows], ...] = (
-    _many_times,
-    lambda rows, random: [random.choice(rows)],
-    lambda rows, _random: rows[::-1],
-    lambda rows, random: random.sample(rows, len(rows)),
-    lambda rows, _random: [copy.deepcopy(row) for row in rows for _ in range(2)],
-)
-
-
-def nested(_document: Row, events: Rows, random: Random) -> Rows:
-    """Calls within calls, thousands deep."""
-    depth = random.choice((100, 2_000, 10_000))
-    base = {"ph": "X", "cat": random.choice(("cpu_op", "python_function", "user_annotation", None)), "pid": 1, "tid": 1}
-    same = random.random() < 0.5
-    deep = ({**base, "name": "same" if same else f"n{i}", "ts": i, "dur": 2 * depth - 2 * i} for i in range(depth))
-    return [*events, *deep]
-
-
-def steps(_document: Row, events: Rows, random: Random) -> Rows:
-    """None to many steps, some without a length."""
-    base = {"ph": "X", "cat": "user_annotation", "pid": 1, "tid": 1, "dur": random.choice((0, 0.5, 3))}
-    return [*events, *({**base, "name": f"ProfilerStep#{i}", "ts": i} for i in range(random.choice((1, 10, MANY))))]
-
-
-def processes(_document: Row, events: Rows, random: Random) -> Rows:
-    """A process for each event."""
-    first = random.choice((0, 2**31, 10**12))
-    return [{**event, "pid": first + number, "tid": number} for number, event in enumerate(events)]
-
-
-def world(document: Row, events: Rows, random: Random) -> Rows:
-    """Claims about the job."""
-    claim = random.choice((0, -1, 10**9, 2**62, "8", [8], None))
-    document["distributedInfo"] = {
-        "rank": random.choice((0, -1, 10**9, "x")), "world_size": claim, "backend": "nccl",
-        "pg_config": [{"pg_name": "0", "ranks": list(range(random.choice((0, 1, 5000)))), "pg_size": claim}],
-    }  # fmt: skip
-    return events
-
-
-def properties(document: Row, events: Rows, random: Random) -> Rows:
-    """Properties of devices that are of any type."""
-    odd = (0, -1, 10**18, "x", [1], {"a": 1}, None, 1e300, True)
-    keys = ("id", "name", "totalGlobalMem", "computeMajor", "computeMinor", "maxThreadsPerBlock", "numSms", "warpSize")
-    document["deviceProperties"] = [{key: random.choice(odd) for key in keys} for _ in range(random.choice((1, 3)))]
-    return events
-
-
-def circle(_document: Row, events: Rows, _random: Random) -> Rows:
-    """Arrows from each event to the one before it, and Python frames that are each other's parents."""
-    ends = [event for event in events if "ts" in event][:200]
-    arrows = [
-        {"ph": ph, "id": number, "cat": "ac2g", "name": "ac2g", **{k: event.get(k) for k in ("pid", "tid", "ts")}}
-        for number in range(1, len(ends))
-        for ph, event in (("s", ends[number]), ("f", ends[number - 1]))
-    ]
-    for number, event in enumerate(ends):
-        args = event.get("args")
-        own = args if isinstance(args, dict) else {}
-        event["args"] = {**own, "Python id": number, "Python parent id": (number + 1) % len(ends)}
-    return [*events, *arrows]
-
-
-_OF_EVENTS = (nested, steps, processes, world, properties, circle)

@@ -36,7 +36,7 @@ def _literal_files() -> Iterator[None]:
         sys.path[:] = [folder for folder in sys.path if folder not in folders]
 
 
-def write_all(target: Path) -> dict[str, Path]:
+def write_all(target: Path, *, further: bool = False) -> dict[str, Path]:
     """Writes a folder for each seed below `target`; gives the folders, or their only files, by name."""
     seeds: dict[str, Path] = {}
 
@@ -50,6 +50,8 @@ def write_all(target: Path) -> dict[str, Path]:
 
     for name, document in zip(("cuda", "hip", "ascend", "xla", "pairs"), mutations.made(), strict=True):
         put(f"kineto-{name}", "rank0.json", json.dumps(document))
+    for rank in range(3 if further else 0):
+        put("kineto-ranks", f"rank{rank}.json", json.dumps(_of_rank(rank)))
     with gzip.open(mutations.EXAMPLES / "demo-cpu-decode" / "rank0.pt.trace.json.gz") as file:
         document = json.load(file)
     document["traceEvents"] = document["traceEvents"][:600]
@@ -79,6 +81,25 @@ def write_all(target: Path) -> dict[str, Path]:
 def sound(folder: Path) -> Path:
     """A file as it should be among those written there: what a changed one is compared with."""
     return folder / "kineto-cuda" / "rank0.json"
+
+
+def _of_rank(rank: int) -> dict[str, Any]:
+    """The recording of one of three ranks, which come to their collectives one after the other."""
+    document = mutations.made()[0]
+    collectives = ("allreduce", "all_to_allv", "send")
+    for number, event in enumerate(document["traceEvents"]):
+        event["ts"] = event.get("ts", 0) + 7 * rank
+        args = event.get("args", {})
+        if "Collective name" in args:
+            pair = {"Src Rank": 0, "Dst Rank": 1} if number % 3 == 2 else {}
+            split = {"In split size": f"[{9 + rank}, 40, 50]", "Out split size": "[33, 33, 33]"}
+            about = {"Process Group Name": "0", "Process Group Ranks": "[0, 1, 2]", "Rank": rank, "Seq": number}
+            whose = {"Collective name": collectives[number % 3], "Process Group Description": "default_pg"}
+            event["args"] = args | about | whose | split | pair
+    group = {"pg_name": "0", "pg_desc": "default_pg", "backend_config": "cuda:nccl", "pg_size": 3, "ranks": [0, 1, 2]}
+    document["distributedInfo"] = {"rank": rank, "world_size": 3, "backend": "nccl", "pg_config": [group]}
+    document["baseTimeNanoseconds"] = T0
+    return document
 
 
 def _of_tests(put: Any) -> None:

@@ -21,6 +21,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,8 @@ JOB = Path(__file__).with_name("switched_job.py")
 SWITCHED = ("slow_loader", "fsync", "tiny_syncs", "garbage", "float64", "gil_hog", "core_contention", "larger_batch")
 #: How soon what belongs to a recording that was killed must have ended.
 GONE_S = 5.0
+#: How soon a watch must read steps, on a machine with other work.
+STARTS_S = 60.0
 #: A step is slow if it takes so much longer than the median of those before the fault.
 SLOW = 1.1
 STEPS = """
@@ -137,9 +140,10 @@ def kill(given: argparse.Namespace) -> None:
         record = subprocess.Popen([*command, sys.executable, "-c", STEPS], start_new_session=True)
         while not (run / "meta.json").exists() and record.poll() is None:
             time.sleep(0.05)
-        follow = [sys.executable, "-m", "stepscope", "watch", "--follow", str(run)]
-        watch = subprocess.Popen(follow, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        time.sleep(1.5 + 3 * chance.random())
+        follow = [sys.executable, "-m", "stepscope", "watch", "--follow", str(run), "--prometheus", "0"]
+        watch = subprocess.Popen(follow, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        wait_for_steps(watch)
+        time.sleep(3 * chance.random())
         if what != "job":
             watch.kill()
         if what != "watch":
@@ -161,6 +165,17 @@ def kill(given: argparse.Namespace) -> None:
         if left or alive or (what == "job" and watch.returncode):
             sys.exit(f"{i}: {what} killed: left {left}, alive {alive}, exit {watch.returncode}: {text.decode()}")
     print(f"{given.times} kills: the state loaded each time, {n_known} times with steps; nothing left behind after 5 s")
+
+
+def wait_for_steps(watch: subprocess.Popen[bytes]) -> None:
+    """Wait until a watch has read steps, as its measures tell."""
+    assert watch.stdout is not None
+    url = watch.stdout.readline().decode().split()[-1]
+    deadline = time.monotonic() + STARTS_S
+    while b"stepscope_steps_total{" not in urllib.request.urlopen(url, timeout=STARTS_S).read():
+        if time.monotonic() > deadline:
+            sys.exit("the watch reads no steps")
+        time.sleep(0.2)
 
 
 def alive_of(word: str) -> list[str]:

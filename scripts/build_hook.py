@@ -27,7 +27,6 @@ class CompiledDecoder(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002  the name is hatchling's
         """Compile, and name the machine in the wheel's tag if that went well."""
         root = Path(self.root)
-        (root / LIBRARY).unlink(missing_ok=True)
         if compile_decoder(root / SOURCE, root / LIBRARY):
             build_data["artifacts"].append(str(LIBRARY))
             build_data["pure_python"] = False

@@ -98,15 +98,16 @@ def test_explain_leads_from_a_finding_to_its_longest_spans():
 
 def test_where_no_name_is_known_the_longest_row_of_the_evidence_says_when():
     rows = pl.DataFrame({"ts_ns": [5, 7, None], "dur_ns": [10, 20, 30]})
-    assert server_module._stretch_of(rows) == (7, 27)
-    assert server_module._stretch_of(rows.drop("ts_ns")) is None
+    assert server_module._stretch_of(rows) == "ts_ns < 27 AND ts_ns + dur_ns > 7"
+    assert server_module._stretch_of(rows.with_columns(rank=3)).startswith("rank = 3 AND ")
+    assert server_module._stretch_of(rows.drop("ts_ns")) == ""
 
 
 @pytest.mark.slow
 def test_explain_shows_the_spans_during_the_longest_gap_on_its_rank(tmp_path):
     kernel = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7}
     for rank in range(2):
-        # Rank 0 has a gap of 4 ms in each step, rank 1 one of 1 ms; the host is in an operator meanwhile.
+        # The host is in an operator between two kernels of a step, and the device waits longest for the next step.
         gap = 4_000 - 3_000 * rank
         events = [{"ph": "M", "name": "process_labels", "pid": 0, "args": {"labels": "GPU 0"}}]
         for step in range(4):
@@ -129,9 +130,10 @@ def test_explain_shows_the_spans_during_the_longest_gap_on_its_rank(tmp_path):
     found = answer("explain", root=tmp_path, run=".", finding=number)
     assert found["evidence"]["table"] == "idle"
     ranks = {row[[column["name"] for column in found["columns"]].index("rank")] for row in found["rows"]}
-    assert ranks == {0}
+    assert ranks == {1}  # its last kernel of a step ends 3 ms earlier
 
 
+@pytest.mark.slow
 def test_the_next_calls_can_be_made_as_they_are():
     following = answer("report", run=DECODE)["next"]
     results = asked(("open", {"paths": [DECODE]}), *((one["tool"], one["arguments"]) for one in following))

@@ -49,8 +49,20 @@ def test_a_job_that_has_no_steps_any_more_is_over(tmp_path, monkeypatch, steps, 
     now[0] += idle_s - 1
     source.read({})
     assert not source.is_over()
-    now[0] += 1
+    now[0] += 5
+    source.read({})
     assert source.is_over()
+
+
+def test_a_watch_that_got_no_core_for_a_while_goes_on(tmp_path, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(job_source.time, "monotonic", lambda: now[0])
+    source = JobSource(Job(tmp_path))
+    source.read({})
+    now[0] += 60
+    assert not source.is_over()
+    source.read({})
+    assert not source.is_over()
 
 
 @pytest.mark.parametrize(("free", "status"), [(0, "the disk of run is full, so its steps cannot be read"), (10**6, "")])

@@ -1,4 +1,4 @@
-"""Predictions for the ranks of a job: replayed together, and without those that make the others wait."""
+"""Predictions of one trace, or of the ranks of a job: replayed together, and without those that others wait for."""
 
 from __future__ import annotations
 
@@ -18,6 +18,28 @@ from stepscope.query.map_files import calls_of_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+
+def predictions_of(
+    source: Trace | Run,
+    texts: Sequence[str],
+    measured_step: str | None,
+    on_missing: Callable[[str, StepscopeError], None],
+) -> pl.DataFrame:
+    """What the changes are worth together; without any, the answers to the standard questions."""
+    together = replayed_together(source, texts, measured_step) if texts else None
+    if together is not None:
+        return together
+    if len(texts) == 1 and texts[0].split(":")[0].strip() == "ranks":
+        return of_ranks(source, texts[0], measured_step, on_missing)
+    frame, _ = tables.collect(
+        source,
+        tables.find("predictions"),
+        on_missing=on_missing,
+        changes="\n".join(texts) or None,
+        measured_step=measured_step,
+    )
+    return frame if texts else with_stragglers(source, frame, measured_step)
 
 
 def with_stragglers(source: Trace | Run, frame: pl.DataFrame, measured_step: str | None) -> pl.DataFrame:

@@ -216,19 +216,10 @@ def predict(
     >>> predict("examples/demo-cpu-decode", ["op ~ aten::linear: 2x"]).columns[:4]
     ['scenario', 'step_ns', 'predicted_ns', 'gain_ratio']
     """
-    from stepscope.api.predicting import of_ranks, replayed_together, with_stragglers
-    from stepscope.query import tables
+    from stepscope.api.predicting import predictions_of
 
     texts = (changes,) if isinstance(changes, str) else tuple(changes)
-    together = replayed_together(_opened(source), texts, measured_step) if texts else None
-    if together is not None:
-        return together
-    if len(texts) == 1 and texts[0].split(":")[0].strip() == "ranks":
-        return of_ranks(_opened(source), texts[0], measured_step, on_missing or _warn)
-    options: dict[str, Any] = {"changes": "\n".join(texts) or None, "measured_step": measured_step}
-    opened = _opened(source)
-    frame, _ = tables.collect(opened, tables.find("predictions"), on_missing=on_missing or _warn, **options)
-    return frame if texts else with_stragglers(opened, frame, measured_step)
+    return predictions_of(_opened(source), texts, measured_step, on_missing or _warn)
 
 
 def tables() -> pl.DataFrame:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import threading
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -102,7 +103,8 @@ def command(
         from stepscope.watching.watcher import Watcher
 
         source, path = _of_server(metrics, say) if metrics else _of_job(follow, pid)
-        Watcher(source, Path(state) if state else path, rate, say, worth, board.show).run()
+        show = board.show if otel or prometheus is not None else None
+        Watcher(source, Path(state) if state else path, rate, say, worth, show).run()
 
 
 def _run(command_line: list[str], folder: str, options: list[str], *, force: bool) -> None:
@@ -113,12 +115,23 @@ def _run(command_line: list[str], folder: str, options: list[str], *, force: boo
     watch = [sys.executable, "-m", "stepscope", "watch", "--follow", folder, *options]
     # Its own session: the signals of a terminal are for the job, and the watch ends with the recording.
     watcher = subprocess.Popen(watch, stdin=subprocess.DEVNULL, stdout=sys.stderr, start_new_session=True)  # noqa: S603
+    ended = threading.Event()
+
+    def look_after() -> None:
+        if watcher.wait() and not ended.is_set():
+            complain(
+                f"note: the watch has ended, and the job goes on; watch it with: stepscope watch --follow {folder}"
+            )
+
+    threading.Thread(target=look_after, daemon=True).start()
     try:
         done = record.run(command_line, folder, ring=ring, force=force)
+        ended.set()
         watcher.wait(_LAST_S)
     except subprocess.TimeoutExpired:
         complain("note: the watch was still looking for a cause when the job had ended")
     finally:
+        ended.set()
         watcher.terminate()
         watcher.wait()
     for problem in done.problems:

@@ -8,7 +8,7 @@ multiprocessors. Each role has patterns in order of preference; the first is exa
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import polars as pl
 
@@ -57,7 +57,6 @@ _ROLES: dict[str, tuple[str, ...]] = {
     "occupancy": ("sm__warps_active" + _ACTIVE, "Achieved Occupancy"),
     "duration": (r"gpu__time_duration\.sum", r"gpu__time_duration\.(?:avg|max)", "Duration"),
 } | {f"vector_{k}": tuple(p for c in v for p in _percent_of_peak(c)) for k, v in HARDWARE_VECTOR.items()}
-_COMPILED = {role: tuple(re.compile(p) for p in patterns) for role, patterns in _ROLES.items()}
 
 #: Roles whose values are shares of the hardware's peak, 0 to 1.
 RATIO_ROLES = tuple(role for role in _ROLES if role != "duration")
@@ -70,7 +69,13 @@ def preference(metric: str, role: str) -> int | None:
     >>> preference("gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed", "dram"), preference("Duration", "dram")
     (0, None)
     """
-    return next((i for i, pattern in enumerate(_COMPILED[role]) if pattern.fullmatch(metric)), None)
+    return next((i for i, pattern in enumerate(_compiled(role)) if pattern.fullmatch(metric)), None)
+
+
+@cache
+def _compiled(role: str) -> tuple[re.Pattern[str], ...]:
+    """Compiled when it is asked for: few traces have counters, and every report imports this."""
+    return tuple(re.compile(pattern) for pattern in _ROLES[role])
 
 
 def measured(metrics: pl.DataFrame, role: str) -> pl.DataFrame:

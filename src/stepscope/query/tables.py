@@ -34,11 +34,8 @@ RAW = "trace."
 RANK = Column("rank", pl.Int32(), "rank of the process in its job", key=True)
 TRACE = Column("trace", pl.String(), "the file of the row", key=True)
 #: Means, each with the sum and the count that it is made of.
-_MEANS = {
-    "mean_ns": ("total_ns", "calls"),
-    "mean_bytes": ("bytes", "calls"),
-    "host_mean_ns": ("host_total_ns", "calls"),
-}
+_MEANS = (("mean_ns", "total_ns", "calls"), ("mean_ns", "total_ns", "n_gaps"), ("mean_bytes", "bytes", "calls"),
+          ("host_mean_ns", "host_total_ns", "calls"))  # fmt: skip
 #: Ratios that are means, weighted by a duration.
 _WEIGHTED = {"tc_self_ratio": "device_self_ns", "tc_total_ratio": "device_total_ns", "est_occupancy_ratio": "total_ns",
              "tensor_ratio": "total_ns", "dram_ratio": "total_ns", "sm_ratio": "total_ns"}  # fmt: skip
@@ -200,18 +197,20 @@ def over_traces(frame: pl.DataFrame, table: Table, by: Sequence[str]) -> tuple[p
     Means and shares that follow from sums are computed anew. A text stays where all rows have the same one.
     """
     sums = grouped(frame, table, by)[0]
-    texts = frame.select(cs.string() | cs.categorical() | cs.enum()).columns
-    alike = [pl.when(pl.col(c).n_unique() == 1).then(pl.col(c).first()).alias(c) for c in texts if c not in by]
+    places = (TRACE.name, "device")
+    texts = frame.select((cs.string() | cs.categorical() | cs.enum()) - cs.by_name(*by, *places, require_all=False))
+    alike = [pl.when(pl.col(c).n_unique() == 1).then(pl.col(c).first()).alias(c) for c in texts.columns]
     weighted = [
         ((pl.col(c) * pl.col(by_ns)).sum() / pl.when(pl.col(c).is_not_null()).then(pl.col(by_ns)).sum()).alias(c)
         for c, by_ns in _WEIGHTED.items() if {c, by_ns} <= set(frame.columns)
     ]  # fmt: skip
-    more = frame.group_by(by).agg(*alike, *weighted)
+    more = frame.group_by(by).agg(*alike, *weighted).fill_nan(None)
     sums = sums.join(more, on=list(by), how="left", nulls_equal=True, maintain_order="left")
-    means = [(pl.col(a) / pl.col(n)).alias(c) for c, (a, n) in _MEANS.items() if {c, a, n} <= set(frame.columns)]
+    means = [(pl.col(a) / pl.col(n)).alias(c) for c, a, n in _MEANS if {c, a, n} <= set(frame.columns)]
     sums = sums.with_columns(means)
-    if {"share_ratio", "total_ns"} <= set(frame.columns):
-        sums = sums.with_columns(share_ratio=pl.col("total_ns") / pl.col("total_ns").sum())
+    whole = next((name for name in ("total_ns", "self_ns") if {"share_ratio", name} <= set(frame.columns)), None)
+    if whole is not None:
+        sums = sums.with_columns(share_ratio=pl.col(whole) / pl.col(whole).sum())
     declared = tuple(column for column in table.columns if column.name in sums.columns)
     return sums.select(column.name for column in declared), Table(table.name, table.doc, declared)
 

@@ -61,20 +61,26 @@ class JobSource:
 
     def __init__(self, job: RunningJob) -> None:
         self._job = job
-        self._last, self._has_steps = time.monotonic(), False
+        self._has_steps = False
+        #: When a reading first found no process; until one is found, when the watch began.
+        self._gone_since: float | None = time.monotonic()
+        self._gone_s = 0.0
         self._recent: dict[str, tuple[int, deque[Step]]] = {}
 
     def is_over(self) -> bool:
         """Whether the recording or all processes with steps have ended."""
-        idle_s = time.monotonic() - self._last
-        return not self._job.is_recorded() or idle_s >= (_GONE_S if self._has_steps else _NEVER_S)
+        if not self._job.is_recorded():
+            return True
+        # Readings tell, and not the clock: a watch that got no core for a while knows nothing of that time.
+        return self._gone_s >= (_GONE_S if self._has_steps else _NEVER_S)
 
     def read(self, streams: Mapping[str, Stream]) -> list[Cycles]:
         """The steps that each living process did since its stream was read."""
         rows = self._job.steps({stream.epoch: stream.n for stream in streams.values()})
-        if rows:
-            self._last = time.monotonic()
-            self._has_steps = self._has_steps or any(row.n for row in rows)
+        now = time.monotonic()
+        self._gone_since = None if rows else self._gone_since or now
+        self._gone_s = now - (self._gone_since or now)
+        self._has_steps = self._has_steps or any(row.n for row in rows)
         names = (f"rank {row.rank}" if row.rank >= 0 else f"process {i}" for i, row in enumerate(rows, 1))
         cycles = [Cycles(name, row.pid, row.n, row.times_ns, row.counts) for name, row in zip(names, rows, strict=True)]
         for one in cycles:

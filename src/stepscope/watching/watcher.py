@@ -76,12 +76,12 @@ class Watcher:
         rate_per_s: float,
         say: Callable[[dict[str, Any]], None],
         least: float = 0.0,
-        show: Callable[[tuple[StreamNow, ...]], None] = lambda _now: None,
+        show: Callable[[tuple[StreamNow, ...]], None] | None = None,
     ) -> None:
         """`rate_per_s` is the chosen number of false alarms in a second, over all streams. Raises StepscopeError.
 
         `least` is the smallest slowdown that is worth an alarm: 0.05 is 5 %. `show` receives the state of all streams
-        after each reading.
+        after each reading, if somebody wants it.
         """
         self._source, self._path, self._rate, self._say, self._least = source, state, rate_per_s, say, least
         self._show = show
@@ -122,12 +122,14 @@ class Watcher:
             self._streams[new.stream] = stream
             self._minute += [time_ns for time_ns in new.times_ns if time_ns > 0]
             self._interval = interval[-1] if len(interval) else self._interval
-            now = now_of(stream, new, interval, self._rate / len(rows))
-            self._now |= {} if now is None else {new.stream: now}
+            if self._show is not None:
+                now = now_of(stream, new, interval, self._rate / len(rows))
+                self._now |= {} if now is None else {new.stream: now}
             for alarm in alarms:
                 event = self._alarm_event(alarm, new, stream.n_cycles, float(interval[alarm.cycle][0]))
                 worst[alarm.kind] = max(worst.get(alarm.kind, event), event, key=lambda one: float(one["ratio"]))
-        self._show(tuple(self._now.values()))
+        if self._show is not None:
+            self._show(tuple(self._now.values()))
         for kind, event in worst.items():
             if time.monotonic() - self._reported.get(kind, -math.inf) > _SAME_S:
                 self._reported[kind] = time.monotonic()

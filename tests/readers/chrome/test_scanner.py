@@ -94,7 +94,7 @@ def test_a_sound_trace_is_left_to_nobody(tmp_path):
 
 def test_wherever_a_trace_is_cut_short_both_say_the_same(tmp_path):
     text = json.dumps(DOCUMENT).encode()
-    for end in range(0, len(text), 89):
+    for end in range(0, len(text), 151):
         assert_alike(tmp_path / "trace.json", text[:end])
 
 
@@ -203,8 +203,8 @@ def test_whatever_events_hold_both_make_the_same_of_it(tmp_path_factory, events)
 @given(st.lists(st.one_of(
     st.floats(allow_nan=False, allow_infinity=False).map(repr),
     st.decimals(-(10**12), 10**12, places=3).map(str), st.decimals(0, 2**53, places=6).map(str),
-    st.from_regex(r"-?(0|[1-9][0-9]{0,24})(\.[0-9]{1,24})?([eE][+-]?[0-9]{1,2})?", fullmatch=True),
-), min_size=1))  # fmt: skip
+    st.builds("{}.{}e{}".format, st.integers(-(10**24), 10**24), st.integers(0, 10**24), st.integers(-40, 40)),
+), min_size=1, max_size=9))  # fmt: skip
 def test_a_number_is_the_double_next_to_it(numbers):
     for number in numbers:
         n, first = events_of(f'[{{"ph": "X", "ts": {number}, "dur": 1}}]'.encode())

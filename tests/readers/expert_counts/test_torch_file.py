@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 import zipfile
 
 import numpy as np
@@ -95,3 +96,34 @@ def test_torn_descriptions_are_refused():
     for end in range(len(data)):
         with pytest.raises(ValueError, match="damaged"):
             described(data[:end])
+
+
+def nested(depth):
+    """A tuple of twice a tuple of twice a tuple …, which is short as a pickle and endless for whoever walks it."""
+    return b"K\x01" + b"".join(b"q" + bytes([i]) + b"h" + bytes([i]) + b"\x86" for i in range(depth))
+
+
+def storage_of(shape, n, kind=b"ctorch\nLongStorage\n"):
+    storage = b"(" + text("storage") + kind + text("0") + text("cpu") + whole(n) + b"tQ"
+    sizes = b"(" + shape + b"t(" + whole(0) + b"t"
+    tensor = b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage + whole(0) + sizes
+    return b"\x80\x02}(" + text("logical_count") + tensor + b"\x89ccollections\nOrderedDict\n)RtRq\x02u."
+
+
+@pytest.mark.parametrize(
+    "pickle",
+    [
+        b"\x80\x02}(" + nested(60) + b"K\x01u.",
+        b"\x80\x02}" + nested(60) + b"K\x01s.",
+        storage_of(whole(1), 1, kind=nested(60)),
+        storage_of(text("x" * 1000) + whole(10**6), 1),
+        storage_of(whole(1 << 28), 1),  # each number is the same
+        b"\x80\x02](" + b"e" + b"K\x01a" * 100_000 + b".",
+    ],
+    ids=["keys", "key", "kind", "shape", "no steps", "list"],
+)
+def test_small_descriptions_of_endless_values_cost_no_time(tmp_path, pickle):
+    began = time.process_time()
+    with pytest.raises(CorruptInput):
+        tensor_of(written(tmp_path, STEPS, pickle=pickle), "logical_count")
+    assert time.process_time() - began < 5

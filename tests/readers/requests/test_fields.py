@@ -37,8 +37,9 @@ GENAI_PERF = {
     "service_kind": "openai", "endpoint": "v1/chat/completions",
     "experiments": [{"experiment": {"mode": "concurrency", "value": 1}, "requests": [
         {"timestamp": AT * SECOND, "request_inputs": {"payload": "{}"},
-         "response_timestamps": [AT * SECOND + n * MS for n in (100, 110, 140)],
-         "response_outputs": [{"response": "a"}, {"response": "b"}, {"response": "c"}]},
+         "response_timestamps": [AT * SECOND + n * MS for n in (90, 100, 110, 140, 141)],
+         "response_outputs": [{"response": f'data: {{"choices":[{{"delta":{delta}}}]}}\n\n'} for delta in (
+             '{"role":"assistant","content":""}', *['{"content":"a"}'] * 3)] + [{"response": "data: [DONE]\n\n"}]},
     ]}],
 }  # fmt: skip
 GUIDELLM = {

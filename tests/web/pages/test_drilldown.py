@@ -33,6 +33,7 @@ def test_a_sum_leads_to_the_rows_that_it_sums_up():
     assert path == "/tables/idle"
     assert words["o.by"] == "gap"
     assert words["where"] == "\"cause\" = 'it''s' AND \"device\" IS NULL"
+    assert led("idle", {"cause": "sync"}, TWO)[1]["where"] == "\"cause\" = 'sync'"  # of all ranks
     assert led("kernel-classes", {"kernel_class": "GEMM"})[0] == "/tables/kernels"
     assert led("transfers", {"kind": "HtoD"})[0] == "/tables/trace.transfers"
     assert led("message-sizes", {"parallelism": "DP", "kind": "x", "group_size": 2})[1]["where"].endswith(

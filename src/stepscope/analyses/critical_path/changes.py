@@ -13,20 +13,10 @@ from numpy.typing import NDArray
 
 from stepscope.analyses.common.batch_names import is_sampling
 from stepscope.analyses.common.device_work import COMMUNICATION, COMPUTATION, MEMCPY
-from stepscope.analyses.critical_path.graphs import GRAPH_BEGINS_NS, GRAPH_NODE_NS, captured_times, warmed_up
-from stepscope.analyses.critical_path.host_times import like, nowhere, of_kind, spans_like, where_innermost
-from stepscope.analyses.critical_path.longest_path import KINDS
+from stepscope.analyses.critical_path.longest_path import KINDS, like, nowhere, of_kind, spans_like, where_innermost
 from stepscope.analyses.critical_path.replay import COPY, GUESSED, LOADER, QUEUE, SYNC, Changes, Program, unchanged
-from stepscope.analyses.critical_path.scaling import (
-    BATCH_UNKNOWN,
-    DEVICE_UNKNOWN,
-    batch_factor,
-    is_batch,
-    on_device,
-    product,
-)
 from stepscope.analyses.critical_path.threads import Threads
-from stepscope.analyses.critical_path.work import WAITS, Work, called_within
+from stepscope.analyses.critical_path.work import WAITS, Work, called_within, warmed_up
 from stepscope.analyses.steps.batches import factors_without
 from stepscope.core.errors import StepscopeError
 from stepscope.core.intervals import Bools, Intervals, difference, union
@@ -144,14 +134,24 @@ SUBJECTS = {
     "gpu": ("NAME",),
     "batch": ("2x", "N"),
 }
+_DEVICE_UNKNOWN = (
+    "on another device kernels that wait for memory take between as long as now and the ratio of the bandwidths, "
+    "products of matrices the ratio of the peaks within a factor of 1.75, attention up to 4 times that; "
+    "the host stays as recorded"
+)
+_BATCH_UNKNOWN = (
+    "with another batch size device work and the data loader take between as long as now and a time in proportion to "
+    "the batch; the host stays as recorded"
+)
 #: Subjects of which a recording gives no more than bounds.
-BOUNDED = {"gpu": DEVICE_UNKNOWN, "batch": BATCH_UNKNOWN}
+BOUNDED = {"gpu": _DEVICE_UNKNOWN, "batch": _BATCH_UNKNOWN}
 _RANKS_HINT = "another number of ranks changes what each rank computes and sends, of which one recording says nothing"
 #: The subject that several ranks have, and none alone.
 OF_RANKS = "ranks"
 _NAMED = {"kernel": "~ REGEX", "op": "~ REGEX", "self": "~ REGEX", "class": "NAME", "range": "NAME"}
 _CHANGE = re.compile(r"\s*(?P<subject>[a-z]+)\s*(?P<name>.*?)\s*:\s*(?P<change>[^:]+?)\s*", re.DOTALL)
 _TIMES = re.compile(r"(?P<times>\d+(?:\.\d*)?|\.\d+)\s*(?:x|×)")
+_BATCH = re.compile(r"[1-9]\d{0,8}")
 #: Words for a factor of 0.
 _GONE = ("removed", "free", "hidden")
 _CHANGE_HINT = f"write it as in 'class gemm: 2x' or 'loader: hidden'; subjects are {', '.join(SUBJECTS)}"
@@ -188,10 +188,12 @@ def change_of(text: str) -> Change:
     if subject not in SUBJECTS:
         raise StepscopeError(f"not a subject of a change: {subject!r}", f"subjects are {', '.join(SUBJECTS)}")
     if subject == "gpu":
+        from stepscope.analyses.critical_path.scaling import product
+
         product(change.change)
     times = _TIMES.fullmatch(change.change)
     known = "2x" in SUBJECTS[subject] if times and float(times["times"]) else change.change in SUBJECTS[subject]
-    if not known and subject != "gpu" and not (subject == "batch" and is_batch(change.change)):
+    if not known and subject != "gpu" and not (subject == "batch" and _BATCH.fullmatch(change.change)):
         hint = f"it can be {', '.join(SUBJECTS[subject])}"
         if subject == OF_RANKS and change.change.isdigit():
             hint = f"{_RANKS_HINT}; {hint}"
@@ -229,14 +231,15 @@ def _with(program: Program, changes: Changes, change: Change, taken: Bools) -> t
         _require(change, talks.any())
         return replace(changes, detached=talks), talks & False
     if change.change == "graphs":
+        from stepscope.analyses.critical_path.graphs import GRAPH_BEGINS_NS, GRAPH_NODE_NS, captured_times, in_graphs
+
         held, calls, nodes = captured_times(program)
         _require(change, any(times[0].size for times in held))
         stopped = (*changes.without_waiting, QUEUE)
-        captured = (work.call >= 0) & (work.sort != MEMCPY)
         host = _on_host(changes, calls, GRAPH_BEGINS_NS)
         host = _on_host(replace(changes, host=host), nodes, GRAPH_NODE_NS)
         host = _on_host(replace(changes, host=host), held, 0.0)
-        return replace(changes, without_waiting=stopped, host=host, captured=captured), taken & False
+        return replace(changes, without_waiting=stopped, host=host, captured=in_graphs(work)), taken & False
     if change.subject in ("padding", "prefill"):
         factors, held = _without(program, change.subject)
         _require(change, (factors < 1).any())
@@ -263,6 +266,8 @@ def _bounded(
     program: Program, changes: Changes, change: Change, taken: Bools, *, at_worst: bool
 ) -> tuple[Changes, Bools]:
     """The changes on another device or with another batch size, and the device work that these concern."""
+    from stepscope.analyses.critical_path.scaling import batch_factor, on_device
+
     _require(change, program.work.row.size)
     every = taken | True
     if change.subject == "gpu":

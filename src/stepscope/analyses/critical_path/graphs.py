@@ -6,15 +6,21 @@ import numpy as np
 import polars as pl
 
 from stepscope.analyses.common.device_work import MEMCPY
-from stepscope.analyses.critical_path.host_times import nowhere, spans_like, where_innermost
+from stepscope.analyses.critical_path.longest_path import nowhere, spans_like, where_innermost
 from stepscope.analyses.critical_path.replay import Program
 from stepscope.analyses.critical_path.threads import LONG_AGO, Threads
-from stepscope.analyses.critical_path.work import Work
+from stepscope.analyses.critical_path.work import FIRST_USE_NS, FIRST_USE_RATIO, Work
 from stepscope.core.intervals import Bools, Intervals, Ints, difference, own_lengths, union
 
 #: From the call that launches a graph to its first work it takes some 20 µs (10 to 80 on RTX 3080, V100 and T4), and
 #: then 0.8 to 3.1 µs for each piece of work until the call returns.
 GRAPH_BEGINS_NS, GRAPH_NODE_NS = 20_000, 1_500
+
+
+def in_graphs(work: Work) -> Bools:
+    """Which pieces of work graphs hold: all that calls queue but copies."""
+    result: Bools = (work.call >= 0) & (work.sort != MEMCPY)
+    return result
 
 
 def captured_times(program: Program) -> tuple[list[Intervals], list[Intervals], list[Intervals]]:
@@ -31,7 +37,7 @@ def captured_times(program: Program) -> tuple[list[Intervals], list[Intervals], 
     copies = np.flatnonzero((work.sort == MEMCPY) & (work.call >= 0))
     parts = [(waited.start, waited.end), (work.called[copies], work.returned[copies]), *loads]
     stays = union(*(np.concatenate(times) for times in zip(*parts, strict=True)))
-    rows = np.flatnonzero((work.call >= 0) & (work.sort != MEMCPY) & (program.windows.queued >= 0))
+    rows = np.flatnonzero(in_graphs(work) & (program.windows.queued >= 0))
     rows = rows[np.argsort(work.called[rows], kind="stable")]
     since = np.append(LONG_AGO, stays[1])[np.searchsorted(stays[1], work.called[rows], side="right")]
     region = np.stack((program.windows.queued[rows], since), axis=1)
@@ -63,22 +69,6 @@ def _outermost(threads: Threads, rows: Ints, after: Ints) -> Ints:
         at = np.where(up, parent, at)
 
 
-#: A call this much longer than the median one, with nothing queued before it, loads a kernel for its first use. So
-#: does an operator whose own time on the host is this much longer than usual, if it is the first one of its name.
-_FIRST_USE_NS, _FIRST_USE_RATIO = 1_000_000, 50
-
-
-def warmed_up(work: Work, rows: Ints, calls: Ints) -> Ints:
-    """When the calls of this work return if none loads a kernel, which runs before the capture do.
-
-    `rows` are all work whose calls a graph replaces.
-    """
-    usual = int(np.median(work.returned[rows] - work.called[rows])) if rows.size else 0
-    long = work.returned[calls] - work.called[calls] > max(_FIRST_USE_NS, _FIRST_USE_RATIO * usual)
-    before = np.where(work.before[calls] >= 0, work.end[work.before[calls]], LONG_AGO)
-    return np.where(long & (before <= work.called[calls]), work.called[calls] + usual, work.returned[calls])
-
-
 def _is_first_use(spans: pl.DataFrame, threads: Threads) -> Bools:
     """Which spans of the threads are operators that prepare something which later ones of their name find there."""
     result = np.zeros(threads.row.size, np.bool_)
@@ -87,7 +77,7 @@ def _is_first_use(spans: pl.DataFrame, threads: Threads) -> Bools:
         return result
     operators = operators[np.argsort(threads.start[operators], kind="stable")]
     own = own_lengths(threads.start, threads.end, threads.parent)[operators]
-    is_long = own > max(_FIRST_USE_NS, _FIRST_USE_RATIO * int(np.median(own)))
+    is_long = own > max(FIRST_USE_NS, FIRST_USE_RATIO * int(np.median(own)))
     is_first = spans["name"].gather(threads.row[operators]).is_first_distinct().to_numpy()
     result[operators[is_long & is_first]] = True
     return result

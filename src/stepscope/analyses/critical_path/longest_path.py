@@ -8,8 +8,9 @@ predecessor, so pointer doubling gives all paths without walking.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import polars as pl
@@ -19,7 +20,7 @@ from stepscope.analyses.critical_path.waits import Handoffs, Waits
 from stepscope.analyses.critical_path.windows import Windows
 from stepscope.analyses.critical_path.work import ACROSS, BEFORE, LAUNCH, WAITS, Held, Work
 from stepscope.core.collectives import talks_to_ranks
-from stepscope.core.intervals import Intervals, Ints, innermost_at, locate, own_lengths
+from stepscope.core.intervals import Bools, Intervals, Ints, innermost_at, locate, own_lengths, union
 from stepscope.core.names import is_sync_call, map_names
 from stepscope.core.schema import CATEGORIES
 
@@ -251,3 +252,52 @@ def spent(spans: pl.DataFrame, threads: Threads, work: Work, windows: Windows) -
     host = _frame(held[mine], kind, threads.row[mine], np.zeros(mine.size, np.int64), own)
     host = host.filter(pl.col("kind") != KIND_CODE["other_host"])
     return pl.concat((device, host)).select("window", "kind", "row", total_ns="dur_ns")
+
+
+def nowhere(threads: Threads) -> list[Intervals]:
+    """No times on any thread."""
+    none = np.empty(0, np.int64)
+    return [(none, none)] * threads.track.size
+
+
+def of_kind(spans: pl.DataFrame, threads: Threads, kind: str, *, has_device: bool = True) -> Iterator[Intervals]:
+    """The times at which what is innermost on each thread is of that kind."""
+    is_of_kind = kinds_of(spans, threads.row, has_device=has_device) == KIND_CODE[kind]
+    return where_innermost(threads, is_of_kind, or_none=kind == "other_host")
+
+
+def where_innermost(threads: Threads, wanted: Bools, *, or_none: bool = False) -> Iterator[Intervals]:
+    """The times at which one of the wanted spans is innermost on each thread; or also those at which none is open."""
+    by_row = np.zeros(int(threads.row.max(initial=0)) + 2, np.bool_)
+    by_row[threads.row[wanted]] = True
+    by_row[-1] = or_none
+    for thread, held in enumerate(_open(threads, wanted)):
+        whole = threads.start.min(keepdims=True), threads.end.max(keepdims=True)
+        _, row, start, end = divided(threads, thread, whole if or_none else held)
+        mine = by_row[row]
+        yield union(start[mine], end[mine])
+
+
+def _open(threads: Threads, wanted: Bools) -> Iterator[Intervals]:
+    """The times at which one of the wanted spans is open on each thread."""
+    for low, high in pairwise(threads.cuts):
+        mine = np.flatnonzero(wanted[low:high]) + low
+        yield union(threads.start[mine], threads.end[mine])
+
+
+def like(
+    spans: pl.DataFrame, threads: Threads, matches: Callable[[str], bool], categories: Sequence[str] = CATEGORIES
+) -> Bools:
+    """Which spans of the threads are of such a name and of one of these categories."""
+    wanted = spans["category"].gather(threads.row).is_in(categories).to_numpy().copy()
+    rows = np.flatnonzero(wanted)
+    wanted[rows] = map_names(spans["name"].gather(threads.row[rows]), matches, pl.Boolean()).to_numpy()
+    result: Bools = wanted
+    return result
+
+
+def spans_like(
+    spans: pl.DataFrame, threads: Threads, matches: Callable[[str], bool], categories: Sequence[str] = CATEGORIES
+) -> Iterator[Intervals]:
+    """The times at which a span of such a name and of one of these categories is open on each thread."""
+    return _open(threads, like(spans, threads, matches, categories))

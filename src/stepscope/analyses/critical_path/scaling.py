@@ -6,8 +6,6 @@ both, and of another batch size nobody knows which part of a kernel's time grows
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
@@ -19,15 +17,6 @@ from stepscope.core.hardware import Accelerator, known
 from stepscope.core.intervals import Bools
 from stepscope.core.names import FUSIBLE, is_tensor_core, map_names, transfer_kind
 
-DEVICE_UNKNOWN = (
-    "on another device kernels that wait for memory take between as long as now and the ratio of the bandwidths, "
-    "products of matrices the ratio of the peaks within a factor of 1.75, attention up to 4 times that; "
-    "the host stays as recorded"
-)
-BATCH_UNKNOWN = (
-    "with another batch size device work and the data loader take between as long as now and a time in proportion to "
-    "the batch; the host stays as recorded"
-)
 #: How far products of matrices depart from the ratio of peaks, and attention: between H100 and MI300X, whose peaks
 #: promise 0.76 times the time, products took 0.54 to 1.32 times as long, and attention 1.48 to 3.05.
 _PRODUCTS, _ATTENTION = 1.75, 4.0
@@ -79,10 +68,10 @@ def on_device(program: Program, name: str, *, at_worst: bool) -> NDArray[np.floa
 
 def product(name: str) -> Accelerator:
     """The product of that name. Raises StepscopeError if it is not known."""
-    found = known().find(name)
-    if isinstance(found, str):
-        raise StepscopeError(f"no peaks are known of {name!r}", found)
-    return found
+    result = known().find(name)
+    if isinstance(result, str):
+        raise StepscopeError(f"no peaks are known of {name!r}", result)
+    return result
 
 
 def _recorded_device(program: Program) -> Accelerator:
@@ -90,10 +79,10 @@ def _recorded_device(program: Program) -> Accelerator:
     rows = program.devices.filter(pl.col("type") != "cpu").to_dicts()
     reason = "the recording does not describe its device"
     for row in rows:
-        found = known().find(row["name"], units=row["sm_count"], memory_bytes=row["memory_bytes"])
-        if not isinstance(found, str):
-            return found
-        reason = found
+        result = known().find(row["name"], units=row["sm_count"], memory_bytes=row["memory_bytes"])
+        if not isinstance(result, str):
+            return result
+        reason = result
     raise StepscopeError("the device that was recorded is not known, so it cannot be compared with another", reason)
 
 
@@ -139,8 +128,3 @@ def recorded_batch(program: Program) -> int | None:
         if sizes:
             return int(sizes[0]) if len(sizes) == 1 else None
     return None
-
-
-def is_batch(text: str) -> bool:
-    """Whether a text is a batch size."""
-    return re.fullmatch(r"[1-9]\d{0,8}", text) is not None

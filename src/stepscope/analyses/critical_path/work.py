@@ -145,6 +145,22 @@ def calls_like(spans: pl.DataFrame, wanted: Callable[[str], bool]) -> Ints:
     return rows
 
 
+#: A call this much longer than the median one, with nothing queued before it, loads a kernel for its first use. So
+#: does an operator whose own time on the host is this much longer than usual, if it is the first one of its name.
+FIRST_USE_NS, FIRST_USE_RATIO = 1_000_000, 50
+
+
+def warmed_up(work: Work, rows: Ints, calls: Ints) -> Ints:
+    """When the calls of this work return if none loads a kernel, which runs before the capture do.
+
+    `rows` are all work whose calls a graph replaces.
+    """
+    usual = int(np.median(work.returned[rows] - work.called[rows])) if rows.size else 0
+    long = work.returned[calls] - work.called[calls] > max(FIRST_USE_NS, FIRST_USE_RATIO * usual)
+    before = np.where(work.before[calls] >= 0, work.end[work.before[calls]], LONG_AGO)
+    return np.where(long & (before <= work.called[calls]), work.called[calls] + usual, work.returned[calls])
+
+
 def _ends_last(groups: Ints, end: Ints) -> Ints:
     """For each row the earlier one of its group, whose rows are adjacent, that ends last; −1 for the first."""
     lasting = np.full(end.size, -1, np.int64)

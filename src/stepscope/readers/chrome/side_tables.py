@@ -101,8 +101,9 @@ def stacks_from_frames(
     if not used.size:
         return STACKS.empty(), np.full(rows.size, -1, np.int64)
     outer_of, name_of = np.concatenate(parent_chain), np.concatenate(own_name)
-    texts = [_unwind(int(c), outer_of, name_of, names) for c in used]
-    return _table(texts, [None] * len(texts)), np.where(of_row >= 0, np.searchsorted(used, of_row), -1)
+    frames_of = _unwound(used, outer_of, name_of, names)
+    table = pl.DataFrame({"stack_id": np.arange(used.size, dtype=np.uint32), "frames": frames_of})
+    return STACKS.conform(table), np.where(of_row >= 0, np.searchsorted(used, of_row), -1)
 
 
 def _with_ancestors(frames: Rows, up: Rows, at: Rows) -> tuple[Rows, Rows, Rows]:
@@ -124,12 +125,21 @@ def _with_ancestors(frames: Rows, up: Rows, at: Rows) -> tuple[Rows, Rows, Rows]
     return frames[is_one], place[up[is_one]], place[at]
 
 
-def _unwind(chain: int, outer: NDArray[np.int64], name: NDArray[np.int64], names: list[str]) -> list[str]:
-    stack = []
-    while chain >= 0:
-        stack.append(names[name[chain]])
-        chain = int(outer[chain])
-    return stack[::-1]
+def _unwound(chains: Rows, outer: Rows, name: Rows, names: list[str]) -> pl.Series:
+    """The names of each chain, outermost first. `outer` is the chain around each one, −1 for none."""
+    row, codes, rows = np.arange(chains.size), [], []
+    level = chains
+    while row.size:
+        rows.append(row)
+        codes.append(name[level])
+        level = outer[level]
+        row, level = row[level >= 0], level[level >= 0]
+    row = np.concatenate(rows[::-1])
+    order = np.argsort(row, kind="stable")
+    used, code = np.unique(np.concatenate(codes[::-1])[order], return_inverse=True)
+    texts = pl.Series([names[i] for i in used.tolist()], dtype=pl.String).gather(pl.Series(code))
+    flat = pl.DataFrame({"row": row[order], "frames": texts})
+    return flat.group_by("row", maintain_order=True).agg("frames")["frames"]
 
 
 def _table(frames: list[list[str]], texts: list[str | None]) -> pl.DataFrame:

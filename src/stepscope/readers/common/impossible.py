@@ -26,7 +26,8 @@ _ESSENTIAL = {"allocations": "bytes", "reservations": "bytes", "counters": "valu
 
 #: The text of all distinct names of spans. Recordings of many gigabytes have a quarter of it.
 _MOST_TEXT = 1 << 22
-_LEAST_LENGTH = 200
+#: A single name is no longer, as some patterns take time that grows with the square of it.
+_LEAST_LENGTH, _MOST_LENGTH = 200, 1 << 14
 
 
 def without_impossible(trace: Trace, before: Trace | None = None) -> Trace:
@@ -71,11 +72,13 @@ def _frames(trace: Trace | None) -> Mapping[str, pl.DataFrame]:
 
 
 def short_enough(names: pl.Series, issues: IssueLog) -> pl.Series:
-    """The names, of which the longest are cut if all together are too much; those that differ still do."""
+    """The names, of which very long ones are cut, and others if all together are too much; all that differ still do."""
     lengths = names.unique().cast(pl.String).str.len_chars()
-    longest = max(_LEAST_LENGTH, _MOST_TEXT // max(lengths.len(), 1))
+    longest = _MOST_LENGTH
+    if lengths.sum() > _MOST_TEXT:
+        longest = min(longest, max(_LEAST_LENGTH, _MOST_TEXT // max(lengths.len(), 1)))
     n_long = int((lengths > longest).sum())
-    if not n_long or lengths.sum() <= _MOST_TEXT:
+    if not n_long:
         return names
     what = f"all names have {lengths.sum():,} characters: those of more than {longest:,} were cut"
     issues.add("long_names", "warning", n_long, what)

@@ -30,6 +30,8 @@ _TYPES = {
     "DoubleStorage": "f8", "FloatStorage": "f4", "HalfStorage": "f2",
 }  # fmt: skip
 _MOST_PICKLE, _MOST_NUMBERS = 1 << 20, 1 << 28
+#: What a member may unpack to, beyond so many times its size.
+_MOST_RATIO, _MOST_UNPACKED = 200, 1 << 27
 _AGAIN = "copy the file again, or write its counts as CSV"
 
 
@@ -93,7 +95,18 @@ def _pair(make: Callable[[Any, Any], Any]) -> Callable[[list[Any]], None]:
 
 def _set(stack: list[Any]) -> None:
     value, key = stack.pop(), stack.pop()
-    stack[-1][key] = value
+    _update(stack, [key, value])
+
+
+def _update(stack: list[Any], parts: list[Any]) -> None:
+    """Keys that are tuples of tuples of the same tuples would take for ever to hash."""
+    for key, value in zip(parts[::2], parts[1::2], strict=True):
+        stack[-1][key if isinstance(key, str | int) else str(type(key))] = value
+
+
+def _append(stack: list[Any]) -> None:
+    one = stack.pop()
+    stack[-1].append(one)
 
 
 _BUILDS: dict[str, Callable[[list[Any]], None]] = {
@@ -103,12 +116,12 @@ _BUILDS: dict[str, Callable[[list[Any]], None]] = {
     "TUPLE1": _taken(1), "TUPLE2": _taken(2), "TUPLE3": _taken(3), "REDUCE": _pair(Call),
     "BUILD": _pair(lambda value, _: value), "STACK_GLOBAL": _pair(lambda module, name: f"{module} {name}"),
     "BINPERSID": lambda stack: stack.append(_Stored(stack.pop())), "SETITEM": _set,
-    "APPEND": _pair(lambda values, one: [*values, one]),
+    "APPEND": _append,
 }  # fmt: skip
 _CLOSES: dict[str, Callable[[list[Any], list[Any]], None]] = {
     "TUPLE": lambda stack, parts: stack.append(tuple(parts)), "LIST": lambda stack, parts: stack.append(parts),
     "APPENDS": lambda stack, parts: stack[-1].extend(parts),
-    "SETITEMS": lambda stack, parts: stack[-1].update(zip(parts[::2], parts[1::2], strict=True)),
+    "SETITEMS": _update,
 }  # fmt: skip
 _PUTS, _GETS = ("BINPUT", "LONG_BINPUT", "MEMOIZE", "PUT"), ("BINGET", "LONG_BINGET", "GET")
 
@@ -133,15 +146,17 @@ def _numbers(tensor: Any, archive: zipfile.ZipFile, folder: str) -> NDArray[Any]
         raise KeyError("it holds none")
     stored, offset, shape, steps, *_ = tensor.arguments
     _, kind, key, _, n = stored.of
+    if not all(isinstance(one, int) for one in (n, offset, *shape, *steps)) or not isinstance(key, str):
+        raise TypeError("its shape or its storage has another type")
     if max(math.prod(shape), n) > _MOST_NUMBERS or len(shape) != len(steps) or min(n, offset, *shape, *steps) < 0:
         raise ValueError("its shape cannot be")
-    dtype = np.dtype("<" + _TYPES[str(kind).rpartition(" ")[2]])
+    dtype = np.dtype("<" + _TYPES[kind.rpartition(" ")[2]])
     order = f"{folder}byteorder"
     if order in archive.namelist() and _bytes(archive, order, 8) == b"big":
         dtype = dtype.newbyteorder(">")
     data = np.frombuffer(_bytes(archive, f"{folder}data/{key}", n * dtype.itemsize), dtype)
     last = offset + sum((size - 1) * step for size, step in zip(shape, steps, strict=True))
-    if math.prod(shape) and last >= data.size:
+    if math.prod(shape) > data.size or (math.prod(shape) and last >= data.size):
         raise ValueError("its storage is shorter than its shape")
     strides = tuple(step * dtype.itemsize for step in steps)
     return np.lib.stride_tricks.as_strided(data[offset:], shape, strides, writeable=False)
@@ -149,5 +164,7 @@ def _numbers(tensor: Any, archive: zipfile.ZipFile, folder: str) -> NDArray[Any]
 
 def _bytes(archive: zipfile.ZipFile, member: str, most: int) -> bytes:
     """The first bytes of a member: it may claim to be larger."""
+    if most > _MOST_RATIO * archive.getinfo(member).compress_size + _MOST_UNPACKED:
+        raise ValueError(f"{member} would unpack to more than {_MOST_RATIO} times its size")
     with archive.open(member) as opened:
         return opened.read(most)

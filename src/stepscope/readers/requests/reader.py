@@ -8,6 +8,7 @@ SGLang's with `--output-details`), and an object for each request: as lines, as 
 from __future__ import annotations
 
 import contextlib
+import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -40,6 +41,8 @@ FORMAT = "requests"
 _LISTS = ("requests", "results", "records", "per_request", "details", "data", "outputs")
 _RUNS = ("benchmarks", "experiments")
 _SUCCESSFUL = "successful"
+#: A text that is not empty, in a part of a streamed answer.
+_TEXT, _SOME_TEXT = re.compile(r'"(?:content|text|reasoning\w*)"\s*:\s*"[^"]'), '"text": "a"'
 _OF_LISTS = ("ttfts", "itls", "input_lens", "output_lens", "latencies", "e2e_latencies")
 _SAMPLES, _SAMPLED_BYTES, _MOST_LETTERS = 8, 1 << 16, 300
 #: A text with a line that is not as it should be is divided into so many parts, unless it is so small.
@@ -111,11 +114,29 @@ def _list_within(document: dict[str, Any]) -> list[bytes] | None:
         runs = _decoded(document[name], list[dict[str, msgspec.Raw]]) if name in document else None
         lists = [rows for run in runs or () if (rows := _list_within(run)) is not None]
         if lists:
-            return [row for rows in lists for row in rows]
+            return [_with_text(row) for rows in lists for row in rows]
     for name in _LISTS:
         if name in document and (rows := _rows(document[name])):
             return rows
     return None
+
+
+class _Streamed(msgspec.Struct):
+    """What GenAI-Perf notes of a request whose answer came in parts."""
+
+    timestamp: float
+    response_timestamps: list[float]
+    response_outputs: list[dict[str, Any]]
+
+
+def _with_text(row: bytes) -> bytes:
+    """The request without those parts of its answer that hold no text: the role before it, and the end after it."""
+    streamed = _decoded(row, _Streamed)
+    if streamed is None or len(streamed.response_outputs) != len(streamed.response_timestamps):
+        return row
+    parts = zip(streamed.response_timestamps, streamed.response_outputs, strict=True)
+    whole = [at for at, part in parts if _TEXT.search(str(part.get("response", _SOME_TEXT)))]
+    return msgspec.json.encode({"timestamp": streamed.timestamp, "response_timestamps": whole})
 
 
 def _rows(raw: Any) -> list[bytes]:

@@ -82,9 +82,10 @@ def _summed_up(links: Links, table: str, row: Mapping[str, Any], own: Mapping[st
     if table == "communication" and row.get("collective"):
         return links.table("spans", **own, where=_named_like(row), sort="-dur_ns")
     summed = _SUMMED.get(table)
-    if summed is None or not set(summed.same) <= row.keys() or row.get("calls") == 0:
+    same = [] if summed is None else [name for name in summed.same if name in row]  # a sum over ranks has no device
+    if summed is None or bool(same) != bool(summed.same) or row.get("calls") == 0:
         return None
-    return links.table(summed.table, **own, **summed.parameters, where=_condition(row, summed.same))
+    return links.table(summed.table, **own, **summed.parameters, where=_condition(row, same))
 
 
 def _inside(path: str) -> str:

@@ -83,7 +83,7 @@ PAGES: Mapping[str, Page] = {
         (
             Section("Kernels", "kernels", columns=_KERNEL_COLUMNS, rows=25, sums_by=("name",)),
             Section("Kinds of kernels", "kernel-classes", columns=_CLASS_COLUMNS, sums_by=("kernel_class",)),
-            Section("Idle time by cause", "idle"),
+            Section("Idle time by cause", "idle", sums_by=("cause",)),
             Section("Longest idle gaps", "idle", {"by": "gap", "sort": "-dur_ns"}, rows=8),
             Section("Devices over time", "timeline", {"by": "time"}, chart_only=True),
             Section("How well the device is used", "device-utilisation"),
@@ -98,8 +98,14 @@ PAGES: Mapping[str, Page] = {
         "Stacks",
         "Where time went by call stack: callers above what they called, as wide as the time that they took.",
         (
-            Section("Device time, below the calls that queued the work", "call-stacks", {"of": "device"}, rows=8),
-            Section("Time of the host", "call-stacks", {"of": "host"}, rows=8),
+            Section(
+                "Device time, below the calls that queued the work",
+                "call-stacks",
+                {"of": "device"},
+                rows=8,
+                sums_by=("stack",),
+            ),
+            Section("Time of the host", "call-stacks", {"of": "host"}, rows=8, sums_by=("stack",)),
             Section("Python, sampled from outside", "python-stacks", rows=8),
         ),
     ),
