@@ -262,3 +262,12 @@ def test_what_is_exact_stands_in_place_of_samples():
     assert values(both)["host", "x", 7] == 2.0
     assert both.height == 7
     assert replaced(sampled, RESOURCES.empty()).equals(sampled)
+
+
+def test_processes_that_are_not_observed_by_themselves_are_taken_together():
+    counters = samples_of(
+        (0, "pid:8", "process_runq_time", 1e8, "ns/s"), (0, "pid:9", "process_runq_time", 2e8, "ns/s"),
+        (0, "process", "process_runq_time", 5e8, "ns/s"), (0, "pid:9", "process_mem_rss", 7.0, "bytes"),
+    )  # fmt: skip
+    together = by_cycle(counters, CYCLES).filter(pl.col("device") == "workers")
+    assert together.select("cycle", "metric", "mu").rows() == [(5, "process_runq_time", 3e8)]

@@ -7,7 +7,16 @@ from hypothesis import strategies as st
 from observations import observation, pair
 
 from stepscope.comparison.model import Effect
-from stepscope.comparison.verdict import Stalls, compare_runs, judge, stalls, step_effect, step_times, typical_effect
+from stepscope.comparison.verdict import (
+    Stalls,
+    compare_runs,
+    judge,
+    stalls,
+    step_effect,
+    step_times,
+    typical_effect,
+    undisturbed_effect,
+)
 from stepscope.core.errors import StepscopeError
 
 
@@ -234,3 +243,12 @@ def test_processes_that_turn_together_have_one_step_time():
 def test_cycles_recorded_in_part_do_not_count():
     one = pair(observation([5, 20, 30], complete=[False, True, True]), observation([1]))
     assert [run.tolist() for run in step_times([one], side="base")] == [[20.0, 30.0]]
+
+
+def test_a_phase_in_which_the_machine_is_slow_hides_no_change_of_all_other_stretches():
+    rng = np.random.default_rng(3)
+    base, other = (cycles(rng, 40, noise=0.01, level=level) for level in (1e8, 1.2e8))
+    base[10:25] *= 1.5
+    assert not step_effect([base], [other]).is_different
+    assert undisturbed_effect([base], [other]).is_different
+    assert not undisturbed_effect([base], [other / 1.2]).is_different

@@ -14,7 +14,7 @@ import polars as pl
 from stepscope.analyses.common.sampled import means, pieces_of, resources_of, series_of, spread_of
 from stepscope.analyses.common.windows import HOST
 from stepscope.analyses.program.python_stacks import python_stacks
-from stepscope.comparison.model import BLOCKER, OBSERVED_COUNTERS, PROCESS, RESOURCES
+from stepscope.comparison.model import BLOCKER, OBSERVED_COUNTERS, PROCESS, RESOURCES, WORKERS
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import reached
 from stepscope.core.schema import COUNTERS
@@ -67,7 +67,18 @@ def by_cycle(counters: pl.DataFrame, cycles: pl.DataFrame) -> pl.DataFrame:
         frame = pl.DataFrame({"cycle": cycles["cycle"].gather(known), "mu": mu[known], "n_samples": count[known]})
         named = {"device": device, "metric": metric, "unit": unit}
         tables.append(RESOURCES.conform(frame.with_columns(pl.lit(v, pl.String).alias(k) for k, v in named.items())))
-    return pl.concat([RESOURCES.empty(), *tables])
+    whole = pl.concat([RESOURCES.empty(), *tables])
+    return pl.concat([whole, _of_workers(whole)])
+
+
+def _of_workers(whole: pl.DataFrame) -> pl.DataFrame:
+    """RESOURCES of all processes that are not observed by themselves together: times on cores, and waits for them."""
+    is_other = pl.col("device").cast(pl.String).str.starts_with("pid:")
+    rows = whole.filter(is_other & pl.col("metric").cast(pl.String).is_in(list(_SCHED_METRICS.values())))
+    sums = rows.group_by("cycle", "metric", maintain_order=True).agg(
+        pl.col("unit").first(), pl.col("mu").sum(), pl.col("n_samples").max()
+    )
+    return RESOURCES.conform(sums.with_columns(device=pl.lit(WORKERS)))
 
 
 def by_function(

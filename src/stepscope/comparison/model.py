@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 Verdict = Literal["different", "no_difference", "inconclusive"]
 #: Device of the observed process' own counters, because its process id changes from run to run.
 PROCESS = "process"
+#: Device of the counters of all other processes of the job that are not observed by themselves: loaders, pools.
+WORKERS = "workers"
 #: What marks the cycles where nothing repeats: windows of time.
 WINDOWS = "windows of time"
 #: Prefix of a device that is another process, which had the core while this one waited for it.

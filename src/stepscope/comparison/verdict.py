@@ -62,7 +62,8 @@ def compare_runs(base: Sequence[Sequence[Observation]], other: Sequence[Sequence
         whole = replace(whole, n_base=n_steps(pairs, side="base"), n_other=n_steps(pairs, side="other"))
         typical = typical_effect(whole_left, whole_right)
         undisturbed = undisturbed_effect(whole_left, whole_right)
-        if undisturbed.is_different and not (whole.is_different or (typical is not None and typical.is_different)):
+        is_open = not whole.is_different and (typical is None or not typical.is_different)
+        if is_open and undisturbed.is_different and undisturbed.delta * whole.delta > 0:
             typical = undisturbed
         both = tails_of(pairs[0])
         stalled = None if both is None else Stalls(both.share, both.p_value)

@@ -142,3 +142,24 @@ def test_without_stacks_it_is_not_judged_and_says_what_to_record():
     ]
     assert not row.is_judged
     assert "--stacks" in row.reason
+
+
+def plain_loop(ms, **shares):
+    """A job whose steps were timed and whose main thread's stack was sampled, without a profile."""
+    functions = pl.DataFrame({"function": list(shares), "share_ratio": list(shares.values()), "n_samples": 400})
+    functions = functions.with_columns(pl.col("function").replace({"waits": "Condition.wait (threading.py)"}))
+    run = recorded(replace(BASE, operators=(), gaps_ms=ms, loading_ms=0.0))
+    return replace(run, parts=run.parts.clear(), python_functions=functions)
+
+
+def causes_of(base, other):
+    return [cause.category for cause in compare_runs([[base]], [[other]]).causes]
+
+
+def test_without_a_profile_the_stack_shows_where_the_main_thread_is_more():
+    base, other = plain_loop(20.0, waits=1.0), plain_loop(28.0, waits=0.7, report=0.3)
+    assert causes_of(base, other) == ["host_overhead"]
+
+
+def test_without_a_profile_longer_waits_for_other_processes_are_no_overhead():
+    assert "host_overhead" not in causes_of(plain_loop(20.0, waits=1.0), plain_loop(28.0, waits=1.0))

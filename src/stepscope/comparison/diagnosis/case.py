@@ -118,7 +118,7 @@ class View:
     @property
     def is_profiled(self) -> bool:
         """Whether it is known where the time of a cycle went."""
-        return bool(self.parts)
+        return any(name not in GAPS for name in self.parts)
 
     @property
     def has_tail(self) -> bool:
@@ -154,7 +154,7 @@ class View:
 
     def gaps(self) -> Change:
         """Time per cycle in which nothing recorded ran on the host (Python, sleep, waits); without a profile, all."""
-        return self.part(*GAPS) if self.is_profiled else self.step
+        return self.part(*GAPS) if self.parts else self.step
 
     def suspect(
         self,

@@ -17,7 +17,7 @@ from stepscope.comparison.diagnosis.case import (
     weigh,
 )
 from stepscope.comparison.diagnosis.change import ABSENT, Change, evidence, fold, moved, span
-from stepscope.comparison.model import BLOCKER, LOADING, OPERATORS, PROCESS, RuledOut
+from stepscope.comparison.model import BLOCKER, LOADING, OPERATORS, PROCESS, WORKERS, RuledOut
 from stepscope.core import units
 
 #: Vector licences and turbo limits lower a busy core's clock by up to about 15 % (AVX-512 on server processors).
@@ -49,6 +49,15 @@ def waited(view: View) -> Change:
     """Time per cycle in which the process' threads were ready but had no core."""
     counted = view.per_cycle(PROCESS, "process_runq_time")
     return counted if counted.is_known else _scheduled(view, "sched_runq")
+
+
+def with_workers(view: View, mine: Change, metric: str) -> Change:
+    """A time per cycle of the process and of the job's other processes that are not observed by themselves."""
+    theirs = view.per_cycle(WORKERS, metric)
+    if not mine.is_known or not theirs.is_known:
+        return mine
+    ends = [(a or 0.0) + (b or 0.0) for a, b in ((mine.base, theirs.base), (mine.other, theirs.other))]
+    return Change(ends[0], ends[1], mine.is_real or theirs.is_real, mine.unit)
 
 
 def ran(view: View) -> Change:
@@ -151,7 +160,8 @@ class _CoreUse:
 
 
 def _core_use(view: View) -> _CoreUse:
-    wait, own, load = waited(view), ran(view), view.resource("host", "host_cpu_usage")
+    wait = with_workers(view, waited(view), "process_runq_time")
+    own, load = with_workers(view, ran(view), "process_oncpu_time"), view.resource("host", "host_cpu_usage")
     slower, outside = _slowdown(view), outside_cores(view)
     share = view.resource(PROCESS, "process_runq_time")
     step = view.run_step

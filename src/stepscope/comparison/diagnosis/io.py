@@ -40,16 +40,19 @@ def blocked_evidence(change: Change) -> Evidence:
 
 
 def written(view: View) -> tuple[str, str, Change] | None:
-    """The rate of reading or writing that rose most, at least twofold and by a page a cycle: device, metric, change."""
-    rates = [(PROCESS, metric) for metric in _OWN_RATES]
-    rates += [key for key in view.resources if key[1] in _DISK_RATES]
+    """The rate of reading or writing that rose most, at least twofold and by a page a cycle: device, metric, change.
+
+    It is the process' own, or that of a disk if those are unknown.
+    """
+    rates = [(PROCESS, metric) for metric in _OWN_RATES if view.resource(PROCESS, metric).is_known]
+    if not rates:
+        rates = [key for key in view.resources if key[1] in _DISK_RATES]
     rising = []
     for device, metric in rates:
         change, amount = view.resource(device, metric), view.per_cycle(device, metric)
         if change.rose(times=2) and amount.delta > _PAGE:
             rising.append((device, metric, change))
-    own = [row for row in rising if row[0] == PROCESS]
-    return max(own or rising, key=lambda row: row[2].delta, default=None)
+    return max(rising, key=lambda row: row[2].delta, default=None)
 
 
 def waiting_for_disk(view: View) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stepscope.comparison.diagnosis.case import Judgement, Missing, Rule, View, not_slower
 from stepscope.comparison.diagnosis.change import Change, evidence, span
-from stepscope.comparison.diagnosis.cpu import waited
+from stepscope.comparison.diagnosis.cpu import waited, with_workers
 from stepscope.comparison.model import Evidence, RuledOut
 from stepscope.comparison.whole_run import Tail, Tails, growth, of_processes
 from stepscope.core import units
@@ -57,7 +57,7 @@ def slow_tail(view: View) -> Judgement:
     base, other = tails.base, tails.other
     if other.every is not None:
         return RuledOut(name, f"slow steps come every {other.every} steps")
-    wait = waited(view)
+    wait = with_workers(view, waited(view), "process_runq_time")
     if wait.delta > 0.5 * tails.added_ns:
         return RuledOut(name, f"in slow steps the process waits for a core: {span(wait.base, wait.other, 'ns')} a step")
     if (wait.other or 0.0) > 0.5 * other.excess_ns:

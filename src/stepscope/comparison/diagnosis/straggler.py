@@ -124,16 +124,23 @@ def straggler(views: Sequence[View], own_causes: Sequence[Suspect]) -> Suspect |
     apart = max(abs(lag.own.delta - usual) for lag in peers)
     if last.own.delta < _LEAST * base:
         return RuledOut(name, "no rank's own work takes longer")
-    if lag_ns < _HALF * last.own.delta:
-        return RuledOut(name, "several ranks' own work takes longer")
-    if apart >= _HALF * lag_ns:
-        return RuledOut(name, "the other ranks differ by as much among each other")
+    if lag_ns < _HALF * last.own.delta or apart >= _HALF * lag_ns:
+        is_shared = lag_ns < _HALF * last.own.delta
+        text = (
+            "several ranks' own work takes longer"
+            if is_shared
+            else "the other ranks differ by as much among each other"
+        )
+        return RuledOut(name, text)
     ahead = _ahead(last, peers)
     # If ranks share cores, waits scatter; additional work of one rank is certain all the same.
     is_certain = ahead.is_real or _grown(last, peers) >= max(_HALF * lag_ns, _LEAST * base)
     if last.view.delta_ns < -last.view.least_ns or not is_certain or ahead.delta <= max(_HALF * lag_ns, _LEAST * base):
         return RuledOut(name, f"the others do not wait for {last.name.lower()} more than before")
     wait, grew = ahead.delta, min(lag.view.delta_ns for lag in all_lags)
+    if last.view.tails is not None and grew < _HALF * lag_ns:
+        text = "a rank is late in the profiled steps, but those of the whole run are not as much longer"
+        return RuledOut(name, text, is_judged=False)
     shown = [evidence(f"{last.name}: own work per cycle", last.own, role="necessary", unit="ns")]
     shown += [
         evidence(f"{lag.name}: time in collectives, mostly waiting", lag.talk, role="necessary", unit="ns")
