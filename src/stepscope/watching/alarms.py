@@ -290,8 +290,8 @@ def find_alarms(
         # While limits follow what is learned of single cycles, they do so at the same cycles however these come.
         room = len(error) if test.slow.n >= _LEARNT_BLOCKS else _CHUNK - test.stall.chunk_position
         part = slice(start, start + room)
-        found, test = _alarms_of_part(test, error[part], log_time[part], rate, least)
-        alarms += [replace(alarm, cycle=start + alarm.cycle) for alarm in found]
+        raised, test = _alarms_of_part(test, error[part], log_time[part], rate, least)
+        alarms += [replace(alarm, cycle=start + alarm.cycle) for alarm in raised]
         start += room
     return alarms, test
 

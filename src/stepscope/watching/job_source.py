@@ -149,8 +149,8 @@ def _compared(base: Path, other: Path, waits: dict[str, Any] | None = None) -> d
         unknown, where = f"cause unknown: {why.removeprefix('error: ')}", f"see stepscope report {other}"
     else:
         verdict = result["verdict"]
-        found = [{name: one[name] for name in _FIELDS} for one in result["causes"]]
-        causes += [one for one in found if not waits or one["category"] != waits["category"]]
+        named = [{name: one[name] for name in _FIELDS} for one in result["causes"]]
+        causes += [one for one in named if not waits or one["category"] != waits["category"]]
         is_over = verdict == "no_difference"
         unknown = "cause unknown: the next steps took their usual time" if is_over else "cause unknown"
         path = other.with_name(f"{other.name}.html")

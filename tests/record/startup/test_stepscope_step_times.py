@@ -123,7 +123,7 @@ def test_on_a_disk_that_stays_full_memory_is_bounded(tmp_path, clock, monkeypatc
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(step_times.os, "write", full)
-    monkeypatch.setattr(step_times, "_MOST_KEPT", 100)
+    monkeypatch.setattr(step_times, "_MOST_HELD_BYTES", 100)
     times = step_times.StepTimes(str(tmp_path), None)
     for _ in range(1000):
         times.ended(2, is_unlike=False)

@@ -44,9 +44,9 @@ def loader_limits(spans: pl.DataFrame, threads: Threads) -> tuple[Limits, dict[i
     of_thread = np.repeat(np.arange(threads.track.size), np.diff(threads.cuts))
     limits, paces = no_limits(), {}
     fetches = np.flatnonzero(is_fetch)  # in order of threads
-    found, first, n_fetches = np.unique(of_thread[fetches], return_index=True, return_counts=True)
+    loading, first, n_fetches = np.unique(of_thread[fetches], return_index=True, return_counts=True)
     for at in np.sort(np.argsort(-n_fetches, kind="stable")[:_MOST_THREADS]):
-        thread, mine = found[at], fetches[first[at] : first[at] + n_fetches[at]]
+        thread, mine = loading[at], fetches[first[at] : first[at] + n_fetches[at]]
         mine = mine[threads.end[mine] == np.maximum.accumulate(threads.end[mine])]  # not those within others
         if _makes_batches(spans, threads, int(thread), mine):
             continue

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from stepscope.comparison.diagnosis import (
-    bandwidth,
     cpu,
     gpu,
     io,
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 #: Every rule that judges one pair of processes.
 RULES: tuple[Rule, ...] = (
     *cpu.RULES,
-    *bandwidth.RULES,
     *gpu.RULES,
     *links.RULES,
     *io.RULES,

@@ -42,7 +42,7 @@ _MOST_BITS = 62  # a packed number is never negative, and -1 says that a row is 
 _HEADER = 100
 #: A view may describe any amount of rows and work: a query gives no more rows than the file has bytes, and all take no
 #: more instructions of SQLite's machine than these, of which reading a table takes some 20 for each value.
-_MOST_INSTRUCTIONS, _MOST_PER_BYTE, _BETWEEN_LOOKS = 20_000_000, 200, 100_000
+_MOST_INSTRUCTIONS, _MOST_PER_BYTE, _CHECK_EVERY = 20_000_000, 200, 100_000
 _LEAST_LENGTH = 1 << 22
 
 
@@ -317,8 +317,8 @@ def opened(source: Source, issues: IssueLog) -> Iterator[Database]:
 
 def _limit(connection: sqlite3.Connection, n_bytes: int) -> Iterator[int]:
     """Bound what views of the file can do. Gives a count down, which is negative once they did too much."""
-    work = count((_MOST_INSTRUCTIONS + _MOST_PER_BYTE * n_bytes) // _BETWEEN_LOOKS, -1)
-    connection.set_progress_handler(lambda: next(work) < 0, _BETWEEN_LOOKS)
+    work = count((_MOST_INSTRUCTIONS + _MOST_PER_BYTE * n_bytes) // _CHECK_EVERY, -1)
+    connection.set_progress_handler(lambda: next(work) < 0, _CHECK_EVERY)
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, min(max(n_bytes, _LEAST_LENGTH), 10**9))
     connection.execute("PRAGMA trusted_schema = OFF")
     connection.set_authorizer(_allowed)

@@ -23,7 +23,7 @@ _FREE_MARKS, _LEAST_NS = 8_000, 33_000_000
 #: Marks are appended this often: a job that is killed loses those of a second.
 _FLUSH_NS = 1_000_000_000
 #: What is kept in memory while the disk is full: half an hour of steps of 60 ms.
-_FULL, _MOST_KEPT = (errno.ENOSPC, errno.EDQUOT), 1 << 18
+_FULL, _MOST_HELD_BYTES = (errno.ENOSPC, errno.EDQUOT), 1 << 18
 
 
 class StepTimes:
@@ -85,7 +85,7 @@ class StepTimes:
             os.close(handle)
 
     def _keep(self, text: bytes, why: int | None) -> None:
-        self._is_lost = why not in _FULL or len(text) > _MOST_KEPT
+        self._is_lost = why not in _FULL or len(text) > _MOST_HELD_BYTES
         self._pending = [] if self._is_lost else [text]
 
     def _mark(self, now: int, n_steps: int) -> None:
