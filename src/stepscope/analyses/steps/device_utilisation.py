@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 import polars as pl
+import polars.selectors as cs
 from numpy.typing import NDArray
 
 from stepscope.analyses.common.analysis import analysis_of
@@ -113,22 +114,31 @@ def utilisation_of(
     named = named.join(side, on="span_id", how="left").sort("ts_ns")
     lows, highs = windows["ts_ns"].to_numpy(), windows["end_ns"].to_numpy()
     telling = devices.filter(devices["type"].is_in(_NAMED_TENSOR_CORES))["device_id"].to_list()
-    parts = []
-    for (rank, device_id), mine in by_device(named):
-        measures = _measures(mine, lows, highs, names_tell=device_id in telling)
-        keys = (pl.lit(rank, pl.Int32).alias("rank"), pl.lit(device_id, pl.UInt32).alias("device_id"))
-        parts.append(DEVICE_UTILISATION.conform(windows.with_columns(*keys, **measures)))
-    return pl.concat(parts).drop("device")
+    of_device = {key: _measures(mine, lows, highs, names_tell=key[1] in telling) for key, mine in by_device(named)}
+    # One frame for all devices: a file may claim thousands, and a frame for each takes a millisecond.
+    unknown = np.full(windows.height, np.nan)
+    names = dict.fromkeys(name for measures in of_device.values() for name in measures)
+    columns = {name: np.concatenate([one.get(name, unknown) for one in of_device.values()]) for name in names}
+    keys = pl.DataFrame(list(of_device), schema={"rank": pl.Int32, "device_id": pl.UInt32}, orient="row")
+    rows = pl.concat(
+        [
+            keys[np.repeat(np.arange(keys.height), windows.height)],
+            windows[np.tile(np.arange(windows.height), keys.height)],
+            pl.DataFrame(columns).with_columns(cs.float().fill_nan(None)),
+        ],
+        how="horizontal",
+    )
+    return DEVICE_UTILISATION.conform(rows).drop("device")
 
 
-def _measures(kernels: pl.DataFrame, lows: Ints, highs: Ints, *, names_tell: bool) -> dict[str, pl.Series]:
-    """The measures of each window [low, high), from one device's kernels sorted by start."""
+def _measures(kernels: pl.DataFrame, lows: Ints, highs: Ints, *, names_tell: bool) -> dict[str, Ints | Floats]:
+    """The measures of each window [low, high), from one device's kernels sorted by start. NaN is unknown."""
     starts, ends = kernels["ts_ns"].to_numpy(), kernels["end_ns"].to_numpy()
     length = highs - lows
-    measures = {
-        "window_ns": pl.Series(length),
+    measures: dict[str, Ints | Floats] = {
+        "window_ns": length,
         "busy_ratio": _over(covered(union(starts, ends), lows, highs), length),
-        "n_kernels": pl.Series(np.searchsorted(starts, highs) - np.searchsorted(starts, lows)),
+        "n_kernels": np.searchsorted(starts, highs) - np.searchsorted(starts, lows),
     }
     edges = _Edges.of(starts, ends)
 
@@ -177,9 +187,10 @@ class _Edges:
         return np.where(at >= 0, inside, 0.0)
 
 
-def _over(part: NDArray[np.number], whole: NDArray[np.number]) -> pl.Series:
-    """The ratio of the two, null where the whole is 0."""
-    return pl.Series(np.divide(part, whole, out=np.full(part.size, np.nan), where=whole > 0)).fill_nan(None)
+def _over(part: NDArray[np.number], whole: NDArray[np.number]) -> Floats:
+    """The ratio of the two, NaN where the whole is 0."""
+    ratio: Floats = np.divide(part, whole, out=np.full(part.size, np.nan), where=whole > 0)
+    return ratio
 
 
 ANALYSIS = analysis_of(
