@@ -111,11 +111,21 @@ def utilisation_of(
         raise MissingTable("kernels", needed_by="device-utilisation", hint="show timeline tells about copies and fills")
     named = kernels.select("span_id", "rank", "device_id", "ts_ns", "end_ns", "name")
     side = launches.select("span_id", "blocks_per_sm", "est_occupancy_ratio")
-    named = named.join(side, on="span_id", how="left").sort("ts_ns")
+    occupancy = pl.col("est_occupancy_ratio")
+    # What a kernel says is worked out for all devices at once: a file may claim thousands.
+    named = (
+        named.join(side, on="span_id", how="left")
+        .sort("ts_ns")
+        .with_columns(
+            pl.col("blocks_per_sm").fill_null(0.0).fill_nan(0.0),
+            occupancy.fill_null(0.0),
+            has_occupancy=occupancy.is_not_null(),
+        )
+    )
+    named = named.with_columns(map_names(named["name"], is_tensor_core, pl.Boolean()).alias("uses_tensor_cores"))
     lows, highs = windows["ts_ns"].to_numpy(), windows["end_ns"].to_numpy()
     telling = devices.filter(devices["type"].is_in(_NAMED_TENSOR_CORES))["device_id"].to_list()
     of_device = {key: _measures(mine, lows, highs, names_tell=key[1] in telling) for key, mine in by_device(named)}
-    # One frame for all devices: a file may claim thousands, and a frame for each takes a millisecond.
     unknown = np.full(windows.height, np.nan)
     names = dict.fromkeys(name for measures in of_device.values() for name in measures)
     columns = {name: np.concatenate([one.get(name, unknown) for one in of_device.values()]) for name in names}
@@ -147,16 +157,15 @@ def _measures(kernels: pl.DataFrame, lows: Ints, highs: Ints, *, names_tell: boo
         until = edges.integral(weights, most, np.concatenate((lows, highs)))
         return until[lows.size :] - until[: lows.size]
 
-    blocks = kernels["blocks_per_sm"].fill_null(0.0).fill_nan(0.0).to_numpy()
+    blocks = kernels["blocks_per_sm"].to_numpy()
     if (blocks > 0).any():
         # Each is cut to 1 by itself too, which changes nothing and keeps sums small, hence exact.
         measures["est_sm_efficiency_ratio"] = _over(within(np.clip(blocks, 0.0, 1.0), most=1.0), length)
-    occupancy = kernels["est_occupancy_ratio"]
+    occupancy = kernels["est_occupancy_ratio"].to_numpy()
     if occupancy.sum() > 0:
-        known = within(occupancy.is_not_null().to_numpy())
-        measures["est_occupancy_ratio"] = _over(within(occupancy.fill_null(0.0).to_numpy()), known)
+        measures["est_occupancy_ratio"] = _over(within(occupancy), within(kernels["has_occupancy"].to_numpy()))
     if names_tell:
-        uses = map_names(kernels["name"], is_tensor_core, pl.Boolean()).to_numpy()
+        uses = kernels["uses_tensor_cores"].to_numpy()
         measures["tensor_core_ratio"] = _over(within(uses), within(np.ones(starts.size)))
     return measures
 
