@@ -71,9 +71,10 @@ def host_states(spans: pl.DataFrame, work: pl.DataFrame, tracks: pl.Series, time
     """The spans of these tracks that have a state: span_id, track_id, ts_ns, end_ns, dur_ns, state (index in STATES).
 
     Only those that overlap or touch the disjoint `times`, and slow or blocking calls wherever they are, as a wait may
-    have begun earlier. `work` is what `device_work` returns: a call that takes long is a slow launch only if it puts little into the queue,
-    `first_use` if it launches a kernel for the first time in the recording, and a blocking copy if it returns after the
-    copy has ended. A slow call of the allocator is first use if its operator has another call that is. Units: ns.
+    have begun earlier. `work` is what `device_work` returns: a call that takes long is a slow launch only if it puts
+    little into the queue, `first_use` if it launches a kernel for the first time in the recording, and a blocking copy
+    if it returns after the copy has ended. A slow call of the allocator is first use if its operator has another call
+    that is. Units: ns.
     """
     mine = spans.select("span_id", "track_id", "ts_ns", "dur_ns", "name", "category", "op_id").filter(
         pl.col("category").is_in(_HOST) & pl.col("track_id").is_in(tracks.implode())
