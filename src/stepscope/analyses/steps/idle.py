@@ -13,7 +13,7 @@ from stepscope.analyses.common.span_lookup import of_spans
 from stepscope.analyses.common.windows import step_windows
 from stepscope.analyses.steps.host_states import HELD_UP, STATES, UNRECORDED, host_states, intervals_of, wait_before
 from stepscope.analyses.steps.step_breakdown import divided
-from stepscope.core.intervals import Bools, Intervals, Ints, first_covering
+from stepscope.core.intervals import Bools, Intervals, Ints, first_covering, union
 from stepscope.core.names import is_own_code, map_names
 from stepscope.core.schema import DEVICES, STEPS
 from stepscope.core.table import Column, Name, Table
@@ -254,7 +254,9 @@ def _of_processes(
     threads = gaps.join(process, on="track_id", how="left", maintain_order="left")
     for _, mine in threads.group_by("process"):
         own = launching.filter(pl.col("process").eq_missing(pl.lit(mine["process"][0], launching.schema["process"])))
-        yield host_states(spans, work, own["track_id"]), mine.drop("process")
+        low = mine["ts_ns"].to_numpy()
+        times = union(low, low + np.maximum(mine["host_ns"].to_numpy(), 1))
+        yield host_states(spans, work, own["track_id"], times), mine.drop("process")
 
 
 def _times(own: Levels, shared: Levels, low: Ints, high: Ints) -> Ints:
