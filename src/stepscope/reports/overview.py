@@ -294,7 +294,7 @@ _MENDED = {
     "idle data_loading": ("loader: hidden",),
     "loading": ("loader: hidden",),
     "idle sync": ("sync: removed",),
-    "idle launching": ("launch: free",),
+    "idle launching": ("launch: graphs",),
     "memcpy": ("copies: free",),
     "serving host": ("host: free", "launch: free"),
     "serving graphs": ("launch: graphs",),
