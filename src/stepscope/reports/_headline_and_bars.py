@@ -444,7 +444,7 @@ def _finding(summaries: Sequence[Summary], of_rank: dict[int, Cost], whole_ns: i
     gain = _mean_gain([c.gain for c in of_rank.values() if c.gain is not None])
     if gain is not None:
         at = next((i for i, detail in enumerate(details) if detail.startswith("→")), len(details))
-        details.insert(at, gain_text(gain, _what_changes(cost, gain)))
+        details.insert(at, gain_text(gain, what_changes(cost.kind, gain)))
         if gain.slowdown_ns >= _LEAST_SLOWDOWN * gain.step_ns:
             slowed = duration(gain.slowdown_ns)
             details.insert(
@@ -459,15 +459,6 @@ def _finding(summaries: Sequence[Summary], of_rank: dict[int, Cost], whole_ns: i
         command=cost.command,
         gain=gain,
     )
-
-
-def _what_changes(cost: Cost, gain: Gain) -> str:
-    """What a gain is the gain of, as a sentence begins with it."""
-    if gain.question.endswith(": 2x"):
-        return "Twice as fast"
-    if gain.question == "launch: graphs":
-        return "With its launches as graphs"
-    return "Without it" if cost.kind == TALK else "Fixing it"
 
 
 def _mean_gain(gains: Sequence[Gain]) -> Gain | None:

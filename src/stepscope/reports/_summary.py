@@ -219,6 +219,15 @@ _BINDS = {
 }  # fmt: skip
 
 
+def what_changes(kind: str, gain: Gain) -> str:
+    """What a gain is the gain of, as the sentence about a cost of this kind begins with it."""
+    if gain.question.endswith(": 2x"):
+        return "Twice as fast"
+    if gain.question == "launch: graphs":
+        return "With its launches as graphs"
+    return "Without it" if kind == TALK else "Fixing it"
+
+
 def gain_text(gain: Gain, what: str) -> str:
     """'Fixing it: 161 ms → 131 ms, −19 %, between −17 % and −20 %' for `what` 'Fixing it'."""
 
