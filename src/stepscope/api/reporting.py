@@ -2,37 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from stepscope.api import display
+from stepscope.api.verbs import reported
 from stepscope.core.errors import StepscopeError
-from stepscope.core.trace import Opener, Run, Trace
+from stepscope.core.trace import Opener, Run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from stepscope.core.report import Report
+    from stepscope.core.trace import Trace
 
     T = TypeVar("T")
-
-
-def reported(source: Trace | Run, each: Any = None) -> Report:
-    """The report of a source, whose files `each` summarises. Raises StepscopeError."""
-    from stepscope.reports.overview import overview
-
-    made = overview(source, each=each)
-    if isinstance(source, Run) and len(source) > 1:
-        from stepscope.api import comparing  # the report of one file needs nothing of comparison
-
-        halves = comparing.case_of_results(source)
-        if halves is not None:
-            from stepscope.reports.comparison import with_verdict
-
-            made = with_verdict(made, comparing.compare_two_runs(*halves))
-    named = (source.meta.path,) if isinstance(source, Trace) else source.named or source.paths
-    return display.with_display(replace(made, arguments=named))
 
 
 def report_and_more(

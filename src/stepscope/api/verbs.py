@@ -109,13 +109,29 @@ def report(
 
     Raises MissingExtra (dask), StepscopeError.
     """
-    from stepscope.api.reporting import reported
     from stepscope.query.map_files import map_over_files
 
     opened = _opened(source)
     each = map_over_files(opened, workers=workers, memory_limit=memory_limit, dask=dask, progress=progress)
     with cores_at_most(workers):
         return reported(opened, each)
+
+
+def reported(source: Trace | Run, each: Any = None) -> Report:
+    """The report of a source, whose files `each` summarises. Raises StepscopeError."""
+    from stepscope.reports.overview import overview
+
+    made = overview(source, each=each)
+    if isinstance(source, Run) and len(source) > 1:
+        from stepscope.api import comparing  # the report of one file needs nothing of comparison
+
+        halves = comparing.case_of_results(source)
+        if halves is not None:
+            from stepscope.reports.comparison import with_verdict
+
+            made = with_verdict(made, comparing.compare_two_runs(*halves))
+    named = (source.meta.path,) if isinstance(source, Trace) else source.named or source.paths
+    return display.with_display(replace(made, arguments=named))
 
 
 def compare(
