@@ -145,8 +145,8 @@ def caused_gaps(
     is_said = pl.col("before_id").is_not_null() | pl.col("launch_id").is_not_null()
     gaps = gaps.filter(pl.col("dur_ns") >= min_gap_ns, is_said)
     if longest:
-        kept = gaps.select("dur_ns").with_row_index("row").sort("dur_ns", descending=True, maintain_order=True)["row"]
-        gaps = gaps[kept.head(longest).sort()]
+        chosen = gaps.select("dur_ns").with_row_index("row").sort("dur_ns", descending=True, maintain_order=True)["row"]
+        gaps = gaps[chosen.head(longest).sort()]
     return _with_cause(gaps, work, spans, tracks, kernel_wait_ns, keys if calls else None)
 
 

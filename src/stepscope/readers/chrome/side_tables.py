@@ -151,8 +151,8 @@ def _table(frames: list[list[str]], texts: list[str | None]) -> pl.DataFrame:
 def side_columns(cols: dict[str, Column], spans: Sorted) -> tuple[Rows, dict[str, NDArray[Any]]]:
     """Span rows of a side table in order, and its other columns in that order; rows of dropped spans are left out."""
     rows = spans.position.take(cols["row"].join())
-    kept = np.flatnonzero(rows >= 0)
-    order = kept.take(_ascending(rows.take(kept), spans.ts.size))
+    there = np.flatnonzero(rows >= 0)
+    order = there.take(_ascending(rows.take(there), spans.ts.size))
     return rows.take(order), {n: c.join().take(order) for n, c in cols.items() if n != "row"}
 
 
