@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _STOPS = ("1x", "1.25x", "1.5x", "2x", "3x", "5x", "10x")
 _LAST = {"kernel": "removed", "op": "removed", "loader": "hidden"}
 _LABELS = {
-    "launch": "Launching work", "launch: graphs": "Launches as CUDA graphs", "loader": "Data loading",
+    "launch": "Launching work", "launch: graphs": "Launches as graphs", "loader": "Data loading",
     "sync: removed": "No waiting for the device", "copies": "Copies", "comm": "Communication",
     "comm: overlapped": "Nothing waits for communication", "device": "All device work", "host": "All host time",
     "bandwidth": "Bandwidth of collectives", "device: fused": "Memory-bound kernels fused",
