@@ -23,6 +23,7 @@ from stepscope.analyses.critical_path.threads import (
     last_ended,
     latest,
 )
+from stepscope.analyses.critical_path.unrecorded_waits import unrecorded_waits
 from stepscope.analyses.critical_path.work import Work, calls_like, rows_of
 from stepscope.core.collectives import talks_to_ranks
 from stepscope.core.intervals import Bools, Intervals, Ints, union
@@ -37,14 +38,14 @@ _HANDOFF = ("thread", "source", "at", "since", "until", "busy")
 class Waits:
     """Calls that wait for device work, or would if any were left; times in ns."""
 
-    row: Ints
+    row: Ints  # -1 if the call was not recorded
     thread: Ints
     start: Ints
     end: Ints
     work: Ints  # the work whose end it waited for; -1 if all was done
     queued: Ints  # if all was done: the work that its thread had queued last; -1 if none
     is_copy: Bools  # whether it is the call of a blocking copy
-    is_inferred: Bools  # whether an operator stands for a call that the recorder does not note
+    is_inferred: Bools  # whether the recorder notes no such call, and something else stands for it
 
 
 def waits(spans: pl.DataFrame, tracks: pl.DataFrame, threads: Threads, work: Work, event_waits: pl.DataFrame) -> Waits:
@@ -53,7 +54,7 @@ def waits(spans: pl.DataFrame, tracks: pl.DataFrame, threads: Threads, work: Wor
     A call that waits for an event waits for the work that was queued last before the event was recorded. Any other
     synchronising call waited for the work that ended last while it was open, out of all that its process had queued
     before, or on its stream only if the recorder names the stream. Where the recorder notes no such call, operators
-    that need a value of the device stand for them.
+    that need a value of the device stand for them, and without any the stretches of `unrecorded_waits`.
     """
     rows = calls_like(spans, is_sync_call)
     is_noted = rows.size > 0
@@ -80,9 +81,17 @@ def waits(spans: pl.DataFrame, tracks: pl.DataFrame, threads: Threads, work: Wor
         rows < 0,
         np.full(rows.size, not is_noted),
     )
-    copied = _copies(work)
-    pairs = ((getattr(synced, name), getattr(copied, name)) for name in Waits.__slots__)
-    return Waits(*(np.concatenate(pair) for pair in pairs))
+    parts = [synced, _copies(work)]
+    if not rows.size and work.row.size:
+        parts.append(_unrecorded(tracks, threads, work))
+    return Waits(*(np.concatenate([getattr(part, name) for part in parts]) for name in Waits.__slots__))
+
+
+def _unrecorded(tracks: pl.DataFrame, threads: Threads, work: Work) -> Waits:
+    """What shows that a thread waited, in a recording without any call that waits."""
+    thread, start, end, awaited = unrecorded_waits(threads, _processes(tracks, threads), work)
+    none = np.full(thread.size, -1, np.int64)
+    return Waits(none, thread, start, end, awaited, none, none >= 0, none < 0)
 
 
 def _sync_operators(spans: pl.DataFrame, threads: Threads) -> Ints:
