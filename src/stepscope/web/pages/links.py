@@ -77,11 +77,11 @@ class Links:
         return self.table(parts[1], **parameters)
 
     def evidence(self, command: str) -> str:
-        """The table of a command of the report in words, as in "idle by gap, cause = 'python'"."""
+        """The table of a command of the report in plain text, as in "idle by gap, cause = 'python'"."""
         _, name, *rest = shlex.split(command)
         options = {flag.removeprefix("--"): value for flag, value in pairwise(rest) if flag.startswith("--")}
-        words = f"{name} by {options['by']}" if "by" in options else name
-        return f"{words}, {options['where']}" if "where" in options else words
+        text = f"{name} by {options['by']}" if "by" in options else name
+        return f"{text}, {options['where']}" if "where" in options else text
 
     def input_of(self, row: Mapping[str, Any]) -> int | None:
         """The input of a row; None if it is unknown."""
