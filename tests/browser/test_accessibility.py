@@ -1,4 +1,4 @@
-"""axe-core finds no serious violation on any page, light or dark, wide or narrow."""
+"""axe-core finds no serious violation on any page, light or dark."""
 
 from __future__ import annotations
 
