@@ -37,7 +37,7 @@ _PREPARE = """
 import time
 import numpy as np, polars as pl
 from stepscope.core.result_tables import ATTRIBUTION, CYCLES
-from stepscope.core.schema import COUNTERS, SPANS, TRACKS
+from stepscope.core.schema import COUNTERS, DEVICES, SPANS, STEPS, TRACKS
 rng = np.random.default_rng(0)
 n_cycles, n_names, n_metrics = 500, 200, 10
 """
@@ -72,7 +72,7 @@ samples = pl.concat([
     )
     for i in range(n_metrics)
 ])
-tables = SPANS.conform(spans), TRACKS.conform(tracks), None, None, COUNTERS.conform(samples)
+tables = SPANS.conform(spans), TRACKS.conform(tracks), STEPS.empty(), DEVICES.empty(), COUNTERS.conform(samples)
 began = time.process_time()
 assert attribution(*tables, anchor="op_0").height == 10**6
 """

@@ -2,6 +2,9 @@
 
 python page_speed.py [TRACE] [--moves N] [--no-chromium]     by default one of examples/ repeated: 450 MB, 1.76 M events
 
+TRACE may be a folder with the ranks of a job, such as `lab/make_ranks.py FOLDER --tp 8 --dp 1 --filler 6400` writes:
+eight of 56 MB each when unpacked.
+
 The server is a process of its own, started as a user starts it, with a cache of its own, empty at first. Cold is from
 its start to the whole first page; the file's blocks may be in the system's cache. "From the cache" is the same for
 servers that are started after it, the median of five. Moves are windows of random place and length, asked for as the
@@ -76,7 +79,7 @@ class Server:
             assert answer.status in (202, 503), body[:300]
 
     def cpu_s(self) -> float | None:
-        """User and system time that it has taken so far, where the system tells.
+        """User and system time that it and its processes that have ended took so far, where the system tells.
 
         On cores that others use too the wall time says little.
         """
@@ -84,7 +87,7 @@ class Server:
         if not stat.exists():
             return None
         fields = stat.read_text(encoding="utf-8").rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
     def stop(self) -> None:
         """End it."""
@@ -203,7 +206,8 @@ def main() -> None:
     trace = wanted.trace or big_trace()
     with tempfile.TemporaryDirectory() as cache:
         rows = measured(trace, Path(cache), wanted.moves, with_browser=not wanted.no_chromium)
-    print(f"{trace.name}, {trace.stat().st_size / MB:,.0f} MB\n")
+    n_bytes = sum(file.stat().st_size for file in (trace.iterdir() if trace.is_dir() else [trace]))
+    print(f"{trace.name}, {n_bytes / MB:,.0f} MB\n")
     print(grid(("what", "measured", "target"), [(name, value, TARGETS.get(name, "")) for name, value in rows]))
 
 

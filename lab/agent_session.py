@@ -33,9 +33,9 @@ MOST_GROWTH_MB = 100
 TABLES = [name for name, _ in tables.names()]
 QUERIES = (
     "SELECT category, count(*), sum(dur_ns) FROM spans GROUP BY 1",
-    "SELECT name, sum(dur_ns) AS ns FROM kernels GROUP BY 1 ORDER BY ns DESC",
+    "SELECT name, sum(total_ns) AS ns FROM kernels GROUP BY 1 ORDER BY ns DESC",
     "SELECT * FROM spans WHERE dur_ns > {n} ORDER BY dur_ns DESC LIMIT 1000",
-    "SELECT step, total_ns FROM steps",
+    "SELECT step, window_ns FROM steps",
     "SELECT * FROM information_schema.columns",
     "SELECT track_id, max(ts_ns + dur_ns) - min(ts_ns) FROM spans GROUP BY 1 LIMIT {n}",
 )
@@ -43,6 +43,7 @@ CHANGES = ("class gemm: 2x", "launch: free", "loader: hidden", "copies: free", "
 WRONG = (
     ("show", {"table": "no-such-table"}),
     ("show", {"table": "kernels", "where": "("}),
+    ("sql", {"query": "SELECT name, sum(dur_ns) FROM kernels GROUP BY 1"}),
     ("sql", {"query": "DROP TABLE spans"}),
     ("sql", {"query": "SELECT * FROM read_csv('/etc/passwd')"}),
     ("explain", {"finding": 900}),

@@ -1,4 +1,7 @@
-"""Makes docs/images: every page of `stepscope serve`, as a browser draws it. Needs Debian's chromium and playwright.
+"""Makes docs/images: pages of `stepscope serve`, as a browser draws them, and the answers to ten questions.
+
+Needs Debian's chromium, playwright, and Pillow for pictures of 256 colours, which take a third of the space. No
+recording of a GPU job may be shipped: the picture of one is of a job that lab/make_ranks.py simulates.
 
 usage: python scripts/screenshots.py [PATH…] [--out FOLDER] [--dark | --looks]
 """
@@ -8,6 +11,9 @@ from __future__ import annotations
 import argparse
 import shutil
 import socket
+import subprocess
+import sys
+import tempfile
 import threading
 import time
 from contextlib import contextmanager
@@ -31,10 +37,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 PAGES = {
-    "overview": "/", "timeline": "/timeline", "operators": "/operators", "kernels": "/kernels", "memory": "/memory",
-    "communication": "/communication", "compare": "/compare?a=0&b=1", "tables": "/tables",
-    "table": "/tables/operators?sort=host_self_ns",
-    "sql": "/sql?" + urlencode({"q": EXAMPLES[3].text}),
+    "overview": "/", "timeline": "/timeline", "sql": "/sql?" + urlencode({"q": EXAMPLES[3].text}),
 }  # fmt: skip
 WHOLE = ("overview",)
 _PAUSE_MS = 500
@@ -117,7 +120,27 @@ def shoot(page: Page, address: str, file: Path, *, whole: bool) -> None:
     page.goto(address)
     settle(page)
     page.screenshot(path=file, full_page=whole)
+    shrink(file)
     print(file)
+
+
+def shrink(file: Path) -> None:
+    """Reduce a picture to 256 colours, which is as good for pages."""
+    from PIL import Image  # the tests go the ways of this file without pictures
+
+    with Image.open(file) as picture:
+        # Of all methods this one keeps the colours of small things, such as legends.
+        reduced = picture.convert("RGB").quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    reduced.save(file, optimize=True)
+
+
+def shoot_gpu_job(page: Page, out: Path, suffix: str) -> None:
+    """The first page of a simulated job of eight GPUs, one of which is late."""
+    with tempfile.TemporaryDirectory() as folder:
+        job = ["--tp", "4", "--dp", "2", "--steps", "8", "--late", "5:1500"]
+        subprocess.run([sys.executable, str(ROOT / "lab" / "make_ranks.py"), folder, *job], check=True)
+        with served([folder]) as address:
+            shoot(page, address, out / f"gpu-overview{suffix}.png", whole=False)
 
 
 def settle(page: Page, pause_ms: int = _PAUSE_MS) -> None:
@@ -147,7 +170,12 @@ def solve(page: Page, address: str, task: Task, pause_ms: int = _PAUSE_MS) -> No
             page.wait_for_load_state()
         settle(page, pause_ms)
     page.locator(task.answer).first.wait_for(state="attached")
-    show = "answer => (answer.closest('section.panel') ?? document.body).scrollIntoView()"
+    show = """answer => {
+        const panel = answer.closest("section.panel"), chart = document.querySelector("figure.chart");
+        if (panel) panel.scrollIntoView();
+        else if (chart) answer.closest(".scroll")?.scrollIntoView();
+        if (chart && !panel) scrollBy(0, -60);  // what stands at the top covers the head of a table
+    }"""
     page.locator(task.answer).first.evaluate(show)
 
 
@@ -158,6 +186,7 @@ def walk(page: Page, out: Path, suffix: str) -> None:
         with served([str(ROOT / "examples" / task.example)]) as address:
             solve(page, address, task)
             page.screenshot(path=out / f"{task.picture}{suffix}.png")
+            shrink(out / f"{task.picture}{suffix}.png")
             print(out / f"{task.picture}{suffix}.png")
 
 
@@ -200,6 +229,7 @@ def main() -> None:
         for name, path in pages.items():
             shoot(page, address + path, wanted.out / f"{name}{suffix}.png", whole=name in WHOLE)
         if not wanted.pages:
+            shoot_gpu_job(page, wanted.out, suffix)
             walk(page, wanted.out, suffix)
         browser.close()
 

@@ -160,7 +160,7 @@ def test_the_next_calls_can_be_made_as_they_are():
         ("open", {"paths": DECODE}, "paths: Input should be a valid list. arguments of open are paths"),
         ("report", {"handle": DECODE}, "run: Field required. arguments of report are run"),
         ("show", {"run": DECODE, "table": "operators", "where": "calls > 10ms"}, "numbers have no units"),
-        ("sql", {"run": DECODE, "query": "SELECT * FROM kernel"}, "information_schema.columns"),
+        ("sql", {"run": DECODE, "query": "SELECT * FROM kernel"}, "information_schema.tables"),
         ("x" * 100_000, {}, ""),
         ("report", {"run": "x" * 100_000}, "below"),
         ("show", {"run": DECODE, "table": "y" * 100_000}, ""),
@@ -168,6 +168,17 @@ def test_the_next_calls_can_be_made_as_they_are():
 )
 def test_a_wrong_call_is_told_how_to_ask_better(tool, arguments, says):
     assert says in refusal(tool, **arguments)
+
+
+@pytest.mark.slow
+def test_what_the_tools_say_lists_tables_and_columns_does():
+    (tables, columns) = asked(
+        ("sql", {"run": DECODE, "query": "SELECT table_name FROM information_schema.tables"}),
+        ("sql", {"run": DECODE, "query": "DESCRIBE operators"}),
+    )
+    assert "narrow" not in tables.structured_content
+    assert ["operators"] in tables.structured_content["rows"]
+    assert "host_self_ns" in [row[0] for row in columns.structured_content["rows"]]
 
 
 @pytest.mark.slow

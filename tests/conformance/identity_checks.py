@@ -133,6 +133,8 @@ def _sum(table: str, column: str, **options: Any) -> Total:
 _COMMUNICATES = Total("kernels", pl.col("total_ns").filter(pl.col("communication").fill_null(value=False)).sum())
 _COLLECTIVES = Total("kernel-classes", pl.col("total_ns").filter(pl.col("kernel_class") == "collective").sum())
 
+_BETWEEN_WORK = Total("idle", pl.col("dur_ns").filter(pl.col("before").is_not_null()).sum(), {"by": "gap"})
+
 #: Totals that two tables share. The third says that the first one may be less.
 TOTALS: tuple[tuple[Total, Total, bool], ...] = (
     (_sum("kernels", "total_ns"), _sum("kernel-classes", "total_ns"), False),
@@ -150,8 +152,8 @@ TOTALS: tuple[tuple[Total, Total, bool], ...] = (
             ("computation_ns", "computation_ns"),
         )
     ),
-    # A device is idle before its first and after its last piece of work too, which are no gaps.
-    (_sum("idle", "total_ns"), _sum("timeline", "idle_ns", by="device"), True),
+    # The time before a device's first piece of work in a step is a gap, which the timeline of the device does not have.
+    (_BETWEEN_WORK, _sum("timeline", "idle_ns", by="device"), True),
     (_sum("idle", "dur_ns", by="gap"), _sum("idle", "total_ns"), False),
     *((_sum("steps", part), _sum("timeline", part, by="step"), False) for part in _DEVICE_PARTS),
 )

@@ -89,7 +89,7 @@ def test_a_worker_process_has_threads_for_its_share_of_the_cores(share, expected
 
 
 @pytest.mark.parametrize(
-    ("n_cores", "n_rows", "is_mine"), [(2, 10**6, False), (1, 10**6, True), (2, 1_000, True), (2, 10**7, True)]
+    ("n_cores", "n_rows", "is_mine"), [(2, 10**6, False), (1, 10**6, True), (2, 1_000, True), (2, 10**8, True)]
 )
 def test_work_on_many_rows_runs_at_the_same_time(n_cores, n_rows, is_mine, monkeypatch):
     monkeypatch.setattr(machine, "cores_for_threads", lambda: n_cores)

@@ -141,6 +141,11 @@ def test_names_of_a_column_keep_what_sets_them_apart(full, width, expected):
     assert shorten_column(full, width) == expected
 
 
+def test_names_of_words_alone_keep_as_much_as_there_is_room_for():
+    names = [f"triton_red_fused_add_addmm_mul_native_layer_norm_split_unsqueeze_view_{i}" for i in (16, 18)]
+    assert shorten_column(names, 44) == [f"triton_red_fused_add_addmm_mu…queeze_view_{i}" for i in (16, 18)]
+
+
 def test_paths_lose_their_middle_and_keep_the_name_of_the_file():
     paths = [f"/home/somebody/projects/training/runs/2026-11-22/rank{rank}.pt.trace.json.gz" for rank in (0, 1)]
     assert shorten_column(paths, 48) == [f"/home/…/runs/2026-11-22/rank{rank}.pt.trace.json.gz" for rank in (0, 1)]

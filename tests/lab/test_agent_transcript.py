@@ -50,7 +50,11 @@ def test_cases_are_pairs_of_folders_or_recordings_next_to_a_healthy_one(tmp_path
 def test_the_page_shows_five_faults_named_in_four_calls_and_a_healthy_run():
     right = {name: fault.causes for name, fault in faults.FAULTS.items()}
     right |= {"cpu_contention": ("cpu_contention",), "ddp_straggler": ("straggler_rank",)}
-    right |= {"slow_dataloader": ("data_loading",), "slow_op": ("slow_operator",)}
+    right |= {
+        "slow_dataloader": ("data_loading",),
+        "demo-slow-loader": ("data_loading",),
+        "slow_op": ("slow_operator",),
+    }
     page = agent_transcript.PAGE.read_text(encoding="utf-8")
     assert "None" not in page
     named = 0
@@ -71,3 +75,11 @@ def test_a_shipped_fault_is_named_in_four_calls():
     session = asyncio.run(agent_transcript.diagnosed(case, EXAMPLES))
     assert [tool for tool, _, _ in session.calls] == ["open", "open", "compare", "explain"]
     assert session.finding["title"].startswith("data_loading")
+    assert agent_transcript.is_on_page(agent_transcript.told(case, session)), "lab/agent_transcript.py writes it anew"
+
+
+def test_a_transcript_is_on_the_page_only_in_the_same_words():
+    page = agent_transcript.PAGE.read_text(encoding="utf-8")
+    section = "## slow_op" + page.partition("## slow_op")[2].partition("\n## ")[0].rstrip()
+    assert agent_transcript.is_on_page(section)
+    assert not agent_transcript.is_on_page(section.replace("certain", "likely"))

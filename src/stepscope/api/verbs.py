@@ -110,21 +110,28 @@ def report(
     Raises MissingExtra (dask), StepscopeError.
     """
     from stepscope.query.map_files import map_over_files
-    from stepscope.reports.overview import overview
 
     opened = _opened(source)
     each = map_over_files(opened, workers=workers, memory_limit=memory_limit, dask=dask, progress=progress)
     with cores_at_most(workers):
-        made = overview(opened, each=each)
-    if isinstance(opened, Run) and len(opened) > 1:
+        return reported(opened, each)
+
+
+def reported(source: Trace | Run, each: Any = None) -> Report:
+    """The report of a source, whose files `each` summarises. Raises StepscopeError."""
+    from stepscope.reports.overview import overview
+
+    made = overview(source, each=each)
+    if isinstance(source, Run) and len(source) > 1:
         from stepscope.api import comparing  # the report of one file needs nothing of comparison
 
-        halves = comparing.case_of_results(opened)
+        halves = comparing.case_of_results(source)
         if halves is not None:
             from stepscope.reports.comparison import with_verdict
 
             made = with_verdict(made, comparing.compare_two_runs(*halves))
-    return display.with_display(replace(made, arguments=_named(opened)))
+    named = (source.meta.path,) if isinstance(source, Trace) else source.named or source.paths
+    return display.with_display(replace(made, arguments=named))
 
 
 def compare(
@@ -414,11 +421,6 @@ def export(source: Source, to: str, *, output: PathLike | None = None, **options
 def _as_run(source: Source) -> Run:
     opened = _opened(source)
     return opened if isinstance(opened, Run) else Run((opened.meta.path,), lambda _: opened)
-
-
-def _named(source: Trace | Run) -> tuple[str, ...]:
-    """What names the source on a command line."""
-    return (source.meta.path,) if isinstance(source, Trace) else source.named or source.paths
 
 
 def _opened(source: Source) -> Trace | Run:

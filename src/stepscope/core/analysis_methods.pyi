@@ -180,6 +180,7 @@ class AnalysisMethods:
         *,
         by: Literal['device', 'stream', 'gap'] = 'device',
         min_gap_ns: int = 0,
+        longest: int = 0,
         kernel_wait_ns: int = 30000,
     ) -> pl.DataFrame:
         """Why the device was idle: gaps by cause (blocking calls, first use, waits, data loading, Python, launching)."""

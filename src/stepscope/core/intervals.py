@@ -239,7 +239,10 @@ def own_lengths(starts: Ints, ends: Ints, parents: Ints) -> Ints:
     own: Ints = np.maximum(ends - starts, 0)
     children = np.flatnonzero(parents >= 0)
     # One sort of a packed key groups the children by parent and keeps their order in time.
-    key = np.sort(parents[children] * n + children)
+    key = parents.take(children)
+    key *= n
+    key += children
+    key.sort()
     del children
     cuts = np.searchsorted(
         key, key[_CHUNK::_CHUNK] // max(n, 1) * n
@@ -247,8 +250,10 @@ def own_lengths(starts: Ints, ends: Ints, parents: Ints) -> Ints:
     for piece in np.split(key, cuts):
         above = piece // max(n, 1)
         row = piece - above * n
-        inner = union_by(above, np.maximum(starts[row], starts[above]), np.minimum(ends[row], ends[above]))
-        np.subtract.at(own, inner[0], inner[2] - inner[1])
+        low, high = np.maximum(starts.take(row), starts.take(above)), np.minimum(ends.take(row), ends.take(above))
+        if ((high[:-1] > low[1:]) & (above[:-1] == above[1:])).any():
+            above, low, high = union_by(above, low, high)
+        np.subtract.at(own, above, np.maximum(high - low, 0))
     return own
 
 

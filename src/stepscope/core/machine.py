@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 _CGROUP = Path("/sys/fs/cgroup")
 _UNKNOWN_BYTES = 4 << 30
 #: Work on fewer rows is done before another thread would have begun; of more rows, memory is what is scarce.
-_LEAST_ROWS, _MOST_ROWS = 100_000, 2_000_000
+_LEAST_ROWS, _MOST_ROWS = 100_000, 10_000_000
 _MOST: ContextVar[int | None] = ContextVar("most cores", default=None)
 
 

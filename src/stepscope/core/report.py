@@ -66,6 +66,10 @@ class Bar:
     length: float = 1.0
 
 
+#: The reason of a gain that is sure only if the loader makes batches at the faster pace too.
+PACE_UNKNOWN = "the step never waited for the data loader, so the loader's pace is not known"
+
+
 @dataclass(frozen=True, slots=True)
 class Gain:
     """What a change is worth: a step of `step_ns` would take `predicted_ns`, and between `low_ns` and `high_ns`.

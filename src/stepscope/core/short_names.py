@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from functools import lru_cache
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -305,6 +305,8 @@ def shorten_column(names: Sequence[str], width: int) -> list[str]:
     for group in sorted(alike.values(), key=len):
         for text, pieces in _differences(group):
             forms = _candidates(text, gists[text], pieces, width)
+            if gists[text] == text and text.isidentifier() and _shows(text, pieces, width):
+                forms = chain([without_middle(text, width)], forms)
             made = next((form for form in forms if form not in taken), without_middle(text, width))
             short[names_of[text]] = made
             taken.add(made)
@@ -322,6 +324,13 @@ def _unique_details(names: Iterable[str]) -> dict[str, str]:
         details |= {name: text for name, text in zip(remaining, texts, strict=True) if users[text] == 1}
         remaining = [name for name in remaining if name not in details]
     return details | {name: name for name in remaining}
+
+
+def _shows(text: str, pieces: Sequence[tuple[int, int]], width: int) -> bool:
+    """Whether the text without its middle has all its pieces whole: nothing shows more of a name of words alone."""
+    head, _, tail = without_middle(text, width).partition(_DOTS)
+    end = len(text) - len(tail)
+    return bool(tail) and all(stop <= len(head) or start >= end for start, stop in pieces)
 
 
 #: Text in which what separates tokens sorts before letters and digits, so that equal beginnings stay together.

@@ -17,7 +17,7 @@ from stepscope.core.table import Column, Table
 from stepscope.core.units import count, counted, duration, percent, ranges, size
 from stepscope.reports._job import devices_of, measured, owners, runs_of
 from stepscope.reports._stragglers import Stragglers, stragglers_among
-from stepscope.reports._summary import AHEAD, ENDS, NO_DEVICE, SLOWEST_STEPS, TALK, gain_text
+from stepscope.reports._summary import AHEAD, ENDS, NO_DEVICE, SLOWEST_STEPS, TALK, gain_text, what_changes
 from stepscope.reports._tables import merged
 
 if TYPE_CHECKING:
@@ -444,8 +444,7 @@ def _finding(summaries: Sequence[Summary], of_rank: dict[int, Cost], whole_ns: i
     gain = _mean_gain([c.gain for c in of_rank.values() if c.gain is not None])
     if gain is not None:
         at = next((i for i, detail in enumerate(details) if detail.startswith("→")), len(details))
-        what = "Twice as fast" if gain.question.endswith(": 2x") else "Without it" if cost.kind == TALK else "Fixing it"
-        details.insert(at, gain_text(gain, what))
+        details.insert(at, gain_text(gain, what_changes(cost.kind, gain)))
         if gain.slowdown_ns >= _LEAST_SLOWDOWN * gain.step_ns:
             slowed = duration(gain.slowdown_ns)
             details.insert(

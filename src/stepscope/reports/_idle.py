@@ -63,15 +63,13 @@ _DOING = {"operator": "operators", "runtime": "runtime calls", "python": "Python
 def idle_costs(work: pl.DataFrame, trace: Trace, scope: Scope, idle_ns: int) -> list[Cost]:
     """A cost for each cause of gaps in device work, and one for the idle time at the ends of the scope.
 
-    The time from the start of the first step to the first work that it queued is a gap like those of later steps.
+    Gaps are those that `show idle` has, as far as they lie in steps.
     """
     if idle_ns <= 0:
         return []
     work = work.select("rank", "device_id", "span_id", "ts_ns", "end_ns", "launch_id", "op_id", "step", "name")
-    begins = work.group_by("rank", "device_id").agg(pl.lit(scope.low).alias("ts_ns"), pl.lit(scope.low).alias("end_ns"))
-    marked = pl.concat([begins, work], how="diagonal_relaxed") if scope.numbers else work
-    gaps = caused_gaps(marked, trace.spans, trace.tracks, ("rank", "device_id"), calls=True)
-    gaps = gaps.filter(pl.col("before_id").is_not_null() | (pl.col("cause") != "unlinked"))
+    begin = scope.low if scope.numbers else None
+    gaps = caused_gaps(work, trace.spans, trace.tracks, ("rank", "device_id"), calls=True, begin_ns=begin)
     starts = gaps["ts_ns"].to_numpy()
     inside = covered(scope.windows, starts, starts + gaps["dur_ns"].to_numpy())
     gaps = gaps.with_columns(ns=pl.Series(inside)).filter(pl.col("ns") > 0)

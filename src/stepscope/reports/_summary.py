@@ -11,7 +11,7 @@ import polars as pl
 
 from stepscope.analyses.common.windows import queued_work, recorded, step_windows
 from stepscope.core.remedies import Recording, recording_of
-from stepscope.core.report import Block, Gain, Note
+from stepscope.core.report import PACE_UNKNOWN, Block, Gain, Note
 from stepscope.core.trace import Meta, Trace
 from stepscope.core.units import counted, duration, percent
 
@@ -219,6 +219,15 @@ _BINDS = {
 }  # fmt: skip
 
 
+def what_changes(kind: str, gain: Gain) -> str:
+    """What a gain is the gain of, as the sentence about a cost of this kind begins with it."""
+    if gain.question.endswith(": 2x"):
+        return "Twice as fast"
+    if gain.question == "launch: graphs":
+        return "With its launches as graphs"
+    return "Without it" if kind == TALK else "Fixing it"
+
+
 def gain_text(gain: Gain, what: str) -> str:
     """'Fixing it: 161 ms → 131 ms, −19 %, between −17 % and −20 %' for `what` 'Fixing it'."""
 
@@ -231,6 +240,8 @@ def gain_text(gain: Gain, what: str) -> str:
         instead = _BINDS.get(gain.binds_next or "", gain.binds_next or "something else")
         return f"{what}: saves less than {percent(_NO_GAIN)} of the step, whose length {instead} sets"
     lead = f"{duration(gain.step_ns)} → {duration(gain.predicted_ns)}, {change(gain.predicted_ns)}"
+    if gain.reason == PACE_UNKNOWN:
+        return f"{what}: {lead}, if the data loader keeps up"
     if gain.reason:
         return f"{what}: at best {lead}, as {gain.reason}"
     return f"{what}: {lead}, between {change(gain.high_ns)} and {change(gain.low_ns)}"

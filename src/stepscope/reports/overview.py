@@ -89,7 +89,10 @@ def overview(source: Trace | Run, *, each: Each | None = None) -> Report:
     n_files = len(source.paths)
     most_calls = MOST_CALLS // n_files if n_files > 1 else 0
     one = partial(summarise_file, source.open_trace, most_calls=most_calls, keep_trace=n_files <= _MOST_CACHED)
-    outcomes = (each or _in_turn)(one, source.paths)
+    known = [_cached(source.open_trace, path, most_calls) if n_files <= _MOST_CACHED else None for path in source.paths]
+    rest = [path for path, summary in zip(source.paths, known, strict=True) if summary is None]
+    made = iter((each or _in_turn)(one, rest) if rest else ())
+    outcomes: list[Outcome] = [next(made) if summary is None else summary for summary in known]
     own = [one for one in outcomes if isinstance(one, Report)]
     hangs = [one for one in own if "memory" not in one.more]
     if len(hangs) > 1:
@@ -135,8 +138,7 @@ def summarise_file(
     not cached.
     """
     try:
-        depends = open_trace.depends(path) if isinstance(open_trace, Opener) else None
-        key = None if depends is None else store.value_key(WHAT, path, (most_calls, *depends))
+        key = _key(open_trace, path, most_calls)
         cached = None if key is None else store.cached_value(key, Summary)
         if cached is not None:
             return cached
@@ -152,6 +154,20 @@ def summarise_file(
     if key is not None:
         store.cache_value(key, summary, summary.meta, what=WHAT)
     return summary
+
+
+def _key(open_trace: Callable[[str], Trace], path: str, most_calls: int) -> store.CacheKey | None:
+    depends = open_trace.depends(path) if isinstance(open_trace, Opener) else None
+    return None if depends is None else store.value_key(WHAT, path, (most_calls, *depends))
+
+
+def _cached(open_trace: Callable[[str], Trace], path: str, most_calls: int) -> Summary | None:
+    """The summary of a file if it is in the cache: no process is started for it."""
+    try:
+        key = _key(open_trace, path, most_calls)
+        return None if key is None else store.cached_value(key, Summary)
+    except StepscopeError:  # it cannot be read: reading it says why
+        return None
 
 
 def _in_turn(function: Callable[[str], Outcome], paths: Sequence[str]) -> list[Outcome]:
@@ -278,7 +294,7 @@ _MENDED = {
     "idle data_loading": ("loader: hidden",),
     "loading": ("loader: hidden",),
     "idle sync": ("sync: removed",),
-    "idle launching": ("launch: free",),
+    "idle launching": ("launch: graphs",),
     "memcpy": ("copies: free",),
     "serving host": ("host: free", "launch: free"),
     "serving graphs": ("launch: graphs",),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import threading
 import time
 from collections import OrderedDict
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import polars as pl
 
@@ -22,13 +24,15 @@ from stepscope.web.timeline.scene import Scene, scene_of, without
 from stepscope.web.workers import Task, Workers, halt_if_stopped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
+T = TypeVar("T")
 _PICKLE = re.compile(r"\.(pickle|pkl)(\.(gz|zst|xz|bz2))?$")
 _RESCAN_S = 2.0
 _MOST_PENDING = 64
 _MOST_ANSWERS, _MOST_ANSWER_BYTES = 64, 1 << 30
+_MOST_SHARED = 4
 #: A failure is returned for this time; after that the request is tried again.
 _FAILURE_LASTS_S = 30.0
 
@@ -64,6 +68,10 @@ class _Opener:
     def depends(self, path: str) -> tuple[object, ...] | None:
         return self.session.depends(path)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Another process opens the files itself."""
+        return copy.copy, (self.session.opener(),)
+
 
 class Session:
     """Inputs by number, read on demand and held while memory allows; answers by key.
@@ -94,6 +102,9 @@ class Session:
         self._ranks: dict[str, int | None] = {}
         self._reading: dict[str, threading.Lock] = {}
         self._read_bytes: dict[str, int] = {}
+        self._elsewhere: dict[str, float] = {}
+        self._sharing: dict[Hashable, threading.Lock] = {}
+        self._shared: OrderedDict[Hashable, Any] = OrderedDict()
         self._answers: OrderedDict[Hashable, Task] = OrderedDict()
         self._workers = Workers()
 
@@ -134,8 +145,12 @@ class Session:
 
     def depends(self, path: str) -> tuple[object, ...] | None:
         """What the trace depends on in addition to its file, as `Opener` says."""
-        given = FileOpener(self._side, None, self._max_bytes, None) if self._run is None else self._run.open_trace
+        given = self.opener()
         return given.depends(path) if isinstance(given, Opener) else None
+
+    def opener(self) -> Callable[[str], Trace]:
+        """What opens the files without the session."""
+        return FileOpener(self._side, None, self._max_bytes, None) if self._run is None else self._run.open_trace
 
     def trace(self, index: int) -> Trace:
         """The trace, read now if it is not held. Raises StepscopeError."""
@@ -260,9 +275,45 @@ class Session:
     def progress(self) -> list[tuple[str, float]]:
         """Files that are being read, each with its progress (0 to 1)."""
         with self._lock:
-            reading = dict(self._read_bytes)
+            reading, elsewhere = dict(self._read_bytes), list(self._elsewhere.items())
         sizes = {path: max(_size(path), 1) for path in reading}
-        return [(Path(path).name, min(done / sizes[path], 1.0)) for path, done in reading.items()]
+        own = [(Path(path).name, min(done / sizes[path], 1.0)) for path, done in reading.items()]
+        return [*elsewhere, *own]
+
+    @contextmanager
+    def reading(self, n_files: int) -> Iterator[Callable[[int, int], None]]:
+        """While other processes read files: a function to be called with how many are done, and with how many all are.
+
+        It raises Stopped if nobody waits for the answer any more.
+        """
+        name = f"{n_files} files"
+
+        def done(n_done: int, n_all: int) -> None:
+            halt_if_stopped()
+            with self._lock:
+                self._elsewhere[name] = n_done / max(n_all, 1)
+
+        try:
+            yield done
+        finally:
+            with self._lock:
+                self._elsewhere.pop(name, None)
+
+    def shared(self, key: Hashable, work: Callable[[], T]) -> T:
+        """What the work returns. Threads that ask at the same time wait for the first of them, and get the same."""
+        with self._lock:
+            one_at_a_time = self._sharing.setdefault(key, threading.Lock())
+        with one_at_a_time:
+            with self._lock:
+                if key in self._shared:
+                    return cast("T", self._shared[key])
+            made = work()
+            with self._lock:
+                self._shared[key] = made
+                while len(self._shared) > _MOST_SHARED:
+                    gone, _ = self._shared.popitem(last=False)
+                    self._sharing.pop(gone, None)
+            return made
 
     def heights(self, indices: Sequence[int]) -> dict[str, int] | None:
         """Rows of each table in these inputs together; None unless all of them are held."""

@@ -52,6 +52,12 @@ def test_a_multiple_of_the_number_of_workers_is_not_taken_for_it():
     assert (limits.producer[made] == np.flatnonzero(made) - 1).all()
 
 
+def test_one_wait_among_short_fetches_does_not_make_waits_of_them():
+    limits, known = limits_of(59, 912, 70, 60, 61, 61, 66, 57, work=2200)
+    assert known == {0: False}
+    assert np.flatnonzero(limits.at > limits.since).tolist() == [1]
+
+
 BURST = (12000, 60, 60, 60)
 
 

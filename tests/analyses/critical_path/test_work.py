@@ -231,8 +231,9 @@ def by_the_rules(work, waits, k):
             options = [o for o in options if o[1] != ACROSS] + [(start, ACROSS, None)]
         elif last is not None and last > ready:
             options = [o for o in options if o[1] != ACROSS] + [(last, ACROSS, None)]
-    if not options:
-        return NOTHING, LONG_AGO
+    # Nothing is known of it: it follows its device.
+    options = options or [(work.end[j], ACROSS, None) for j in device if j != k and work.end[j] <= start]
+    options = options or [(LONG_AGO, NOTHING, None)]
     at = max(at for at, _, _ in options)
     return min(by for when, by, _ in options if when == at), at
 

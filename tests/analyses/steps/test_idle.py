@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stepscope.analyses.steps.idle import ANALYSIS, IDLE, _candidates, idle
 from stepscope.analyses.steps.timeline import timeline
 from stepscope.core.errors import MissingTable
-from stepscope.core.schema import Category
+from stepscope.core.schema import STEPS, Category
 from stepscope.core.trace import Meta, Trace
 
 US = 1_000
@@ -42,6 +42,40 @@ def gap(*rows: Row, gap_us: int = 1_000, called: Row | None = None, work: str = 
 
 
 LATE = launch(1_090)
+
+
+def steps_from(*starts_us: int) -> pl.DataFrame:
+    rows = {"step": range(len(starts_us)), "ts_ns": [start * US for start in starts_us], "dur_ns": 100 * US}
+    return STEPS.conform(pl.DataFrame(rows).with_columns(source=pl.lit("annotation")))
+
+
+def test_the_start_of_the_first_step_until_its_first_work_is_a_gap_too() -> None:
+    call = launch(50)
+    spans = spans_of(call, kernel(STREAM_7, 70 * US, 10 * US, "a", 0), kernel(STREAM_7, 90 * US, 10 * US, "b", None))
+    got = idle(spans, TRACKS_5, steps=steps_from(20), by="gap").select("ts_ns", "dur_ns", "before", "after", "cause")
+    assert got.rows() == [
+        (20 * US, 50 * US, None, "a", "unrecorded"), (80 * US, 10 * US, "a", "b", "unlinked"),
+    ]  # fmt: skip
+    assert idle(spans, TRACKS_5, steps=steps_from(20))["total_ns"].sum() == 60 * US
+    for steps in (steps_from(), steps_from(75)):  # without steps, and when the device works before the first
+        assert idle(spans, TRACKS_5, steps=steps)["total_ns"].sum() == 10 * US
+    assert idle(spans, TRACKS_5, steps=steps_from(20), by="stream")["total_ns"].sum() == 10 * US
+
+
+def test_the_start_is_no_gap_if_nothing_says_what_queued_the_first_work() -> None:
+    spans = spans_of(launch(50), kernel(STREAM_7, 70 * US, 10 * US, "a", None))
+    assert idle(spans, TRACKS_5, steps=steps_from(20)).is_empty()
+
+
+def test_the_longest_gaps_alone_are_as_among_all() -> None:
+    calls = [launch(10 * i) for i in range(4)]
+    starts = (20, 130, 160, 300)
+    kernels = [kernel(STREAM_7, at * US, 10 * US, "k", i) for i, at in enumerate(starts)]
+    spans = spans_of(*calls, *kernels)
+    every = idle(spans, TRACKS_5, by="gap")
+    assert every["dur_ns"].to_list() == [130 * US, 100 * US, 20 * US]
+    assert idle(spans, TRACKS_5, by="gap", longest=2).equals(every.head(2))
+    assert idle(spans, TRACKS_5, by="gap", min_gap_ns=50 * US).equals(every.head(2))
 
 
 def test_work_called_for_in_time_waits_for_the_kernel_before_or_for_something_else() -> None:

@@ -210,3 +210,31 @@ def test_time_and_memory_can_be_bounded_from_python(ranks):
 def test_traces_left_out_are_warned_of_in_python(make_job, make_trace):
     with pytest.warns(UserWarning, match="broken is left out: cannot read run/broken.json"):
         stepscope.sql(make_job("run/broken.json", make_trace(4)), "SELECT 1")
+
+
+def test_all_tables_and_their_columns_are_listed_without_reading_a_trace(ranks):
+    names = {name for (name,) in rows(ranks, "SELECT table_name FROM information_schema.tables")}
+    assert {"kernels", "spans", "step_breakdown", "traces"} <= names
+    both = "SELECT table_schema FROM information_schema.tables WHERE table_name = 'steps' ORDER BY 1"
+    assert rows(ranks, both) == [("main",), ("trace",)]
+    columns = "SELECT column_name, data_type FROM information_schema.columns WHERE table_name = 'kernels'"
+    assert rows(ranks, columns)[:3] == [("rank", "INTEGER"), ("trace", "VARCHAR"), ("name", "VARCHAR")]
+
+
+def test_a_list_may_stand_beside_tables_that_are_read(ranks):
+    text = (
+        "SELECT count(DISTINCT k.rank), count(DISTINCT c.table_name) > 50 FROM kernels k, information_schema.columns c"
+    )
+    assert rows(ranks, text) == [(3, True)]
+
+
+@pytest.mark.parametrize("name", ["information_schema.schemata", "information_schema.key_column_usage"])
+def test_other_lists_of_the_database_are_refused(ranks, name):
+    with pytest.raises(UnknownName):
+        ask(ranks, f"SELECT * FROM {name}")
+
+
+def test_a_wrong_column_names_what_lists_all(ranks):
+    with pytest.raises(UnknownName) as caught:
+        ask(ranks, "SELECT dur_ns FROM kernels")
+    assert "DESCRIBE kernels lists all" in str(caught.value.hint)

@@ -7,6 +7,7 @@ import pytest
 from web_traces import document, event, training, written
 
 from stepscope.api import verbs
+from stepscope.web.pages.first_tables import Frames
 from stepscope.web.pages.highlights import _slowest_step, cards, operator_card
 from stepscope.web.pages.links import Links
 from stepscope.web.session import Session
@@ -16,7 +17,7 @@ def cards_by_title(*paths):
     session = Session([str(path) for path in paths])
     inputs = tuple(range(len(paths)))
     list(session.run(inputs))
-    made = cards(session, inputs, Links("", inputs, len(inputs), session.of_rank(inputs)))
+    made = cards(Frames(session, inputs, {}), Links("", inputs, len(inputs), session.of_rank(inputs)))
     session.close()
     return {card.title: card for card in made}
 
@@ -73,8 +74,9 @@ def test_without_a_device_the_longest_wait_of_the_host_is_told(tmp_path):
 def test_the_card_of_the_operator_is_the_same_from_a_report(tmp_path):
     session = Session([str(written(tmp_path / "t.json", training()))])
     links = Links("", (0,), 1)
-    whole = {card.title: card for card in cards(session, (0,), links)}
-    assert "Operator with most time" not in [card.title for card in cards(session, (0,), links, operator=False)]
+    frames = Frames(session, (0,), {})
+    whole = {card.title: card for card in cards(frames, links)}
+    assert "Operator with most time" not in [card.title for card in cards(frames, links, operator=False)]
     report = verbs.report(session.run((0,)))
     assert operator_card(report, links, with_stacks=False) == whole["Operator with most time"]
     assert operator_card(replace(report, tables=()), links, with_stacks=False) is None

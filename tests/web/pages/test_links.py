@@ -14,6 +14,18 @@ def query(address):
 
 
 @pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("show operators", "operators"),
+        ("show transfers --by memory", "transfers by memory"),
+        ("show idle --by gap --where \"cause = 'python'\" --sort -dur_ns", "idle by gap, cause = 'python'"),
+    ],
+)
+def test_evidence_is_named_in_words(command, words):
+    assert ONE.evidence(command) == words
+
+
+@pytest.mark.parametrize(
     ("command", "expected"),
     [
         ("show idle", "/root/tables/idle"),

@@ -52,6 +52,16 @@ def test_a_name_has_a_form_for_half_a_page_and_one_for_narrow_pages_and_a_stack_
     assert (stacked.text, stacked.half, stacked.short) == (stack, "", "")
 
 
+def test_long_frames_of_a_stack_lose_their_middle_so_that_callers_stay_in_sight():
+    kernel = "Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT320x224x64_MI16x16x1_SN_LDSB0_AFC1_AG0_AFEM1"
+    stack = Table("stacks", "stacks", (Column("stack", pl.String(), "frames, outermost first"),))
+    ((cell,), _) = sheet(pl.DataFrame({"stack": [f"train.py(3): step;aten::mm;{kernel}"]}), stack).rows[0]
+    innermost, *callers = cell.text.split(" ← ")
+    assert len(innermost) <= 44
+    assert callers == ["aten::mm", "train.py(3): step"]
+    assert cell.full == f"{kernel} ← aten::mm ← train.py(3): step"
+
+
 def test_columns_without_values_are_hidden_and_named():
     assert [head.name for head in sheet(FRAME, TABLE).heads] == ["name", "total_ns", "share_ratio"]
     assert sheet(FRAME, TABLE).hidden == ("gone",)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from starlette.testclient import TestClient
+
+from stepscope.web.app import create_app
+from stepscope.web.session import Session
 
 
 def asked(client, *changes, trace=0):
@@ -43,3 +47,13 @@ def test_controls_have_stops_and_the_table_leads_back_to_the_page(client):
 def test_a_change_without_a_control_of_its_own_gets_one(client):
     assert 'data-stops=",3.5x"' in client.get("/what-if?if=host:+3.5x").text
     assert "From the report" not in client.get("/what-if?if=host:+2x").text
+
+
+@pytest.mark.slow
+def test_ranks_of_a_job_are_told_what_no_late_rank_is_worth(examples):
+    session = Session([str(examples / "demo-cpu-2ranks")])
+    headers = {"x-stepscope-wait": "1"}
+    client = TestClient(create_app(session), base_url="http://127.0.0.1:8000", headers=headers)
+    assert "If no rank came late, all ranks together: 161 ms → " in client.get("/what-if").text
+    assert "If no rank came late" not in client.get("/what-if?t=0").text
+    session.close()

@@ -34,12 +34,15 @@ def at_or_around(spans: pl.DataFrame, wanted: Bools, *, itself: bool = True) -> 
     starts = spans["ts_ns"].to_numpy()
     ends = starts + spans["dur_ns"].to_numpy()
     chain = nearest(parents, wanted)
-    above = np.where(parents >= 0, chain[parents], -1)
+    above = np.where(parents >= 0, chain.take(parents), -1)
     around: Ints = above.copy()
     # The parent itself was open, what is further out may have ended.
     pending = np.flatnonzero((around >= 0) & (around != parents))
-    while (pending := pending[(around[pending] >= 0) & (ends[around[pending]] <= starts[pending])]).size:
-        around[pending] = above[around[pending]]
+    while pending.size:
+        outer = around.take(pending)
+        passed = (outer >= 0) & (ends.take(outer) <= starts.take(pending))
+        pending = pending[passed]
+        around[pending] = above.take(outer[passed])
     return np.where(wanted, np.arange(parents.size), around) if itself else around
 
 

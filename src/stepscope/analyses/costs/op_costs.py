@@ -154,9 +154,12 @@ def priced(work: pl.DataFrame, spans: pl.DataFrame, ops: pl.DataFrame) -> tuple[
     work = work.with_columns(call_id=pl.Series(np.where(call >= 0, call, own_id)))
     of_call = _device_time(work)
     bare = of_call.join(costs, on="call_id", how="anti").filter(pl.col("call_id") >= 0)["call_id"].to_numpy()
-    unclear = pl.DataFrame({"call_id": at_or_around(spans, wanted)[bare]}, schema={"call_id": pl.Int64})
-    reasons = unclear.join(costs.select("call_id", "reason"), on="call_id", how="left", maintain_order="left")
-    both = pl.concat([costs, _costs(bare, spans, ops).with_columns(reason=pl.coalesce(reasons["reason"], "reason"))])
+    both = costs
+    if bare.size:
+        unclear = pl.DataFrame({"call_id": at_or_around(spans, wanted)[bare]}, schema={"call_id": pl.Int64})
+        reasons = unclear.join(costs.select("call_id", "reason"), on="call_id", how="left", maintain_order="left")
+        rest = _costs(bare, spans, ops).with_columns(reason=pl.coalesce(reasons["reason"], "reason"))
+        both = pl.concat([costs, rest])
     calls = of_call.join(both, on="call_id", how="left", maintain_order="left")
     why = pl.when(pl.col("call_id") < 0).then(pl.lit(NO_OPERATOR)).otherwise("reason")
     return work, calls.with_columns(reason=why)
@@ -194,8 +197,7 @@ def _outermost(rows: Ints, spans: pl.DataFrame, wanted: Bools) -> Ints:
 def _costs(calls: Ints, spans: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
     """Arguments and cost of these calls; each distinct set of arguments is computed once."""
     frame = pl.DataFrame({"call_id": calls, "name": spans["name"].gather(pl.Series(calls))})
-    arguments = ops.select(pl.col("span_id").cast(pl.Int64).alias("call_id"), *ARGUMENTS)
-    frame = frame.join(arguments, on="call_id", how="left", maintain_order="left")
+    frame = frame.with_columns(_arguments(calls, ops))
     frame = frame.with_columns(annotation=_annotations(frame, spans))
     keys = ["name", *ARGUMENTS, "annotation"]
     distinct = frame.select(keys).unique(maintain_order=True)
@@ -215,6 +217,18 @@ def _costs(calls: Ints, spans: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
     return frame.with_columns(pl.col(keys).cast(pl.String))
 
 
+def _arguments(calls: Ints, ops: pl.DataFrame) -> list[pl.Series]:
+    """The recorded arguments of these calls."""
+    known = ops["span_id"]
+    if known.is_empty() or not known.is_sorted():
+        wanted = pl.DataFrame({"span_id": calls}, schema={"span_id": known.dtype})
+        return wanted.join(ops, on="span_id", how="left", maintain_order="left").select(ARGUMENTS).get_columns()
+    ids = known.to_numpy()
+    at = np.minimum(np.searchsorted(ids, calls), ids.size - 1)
+    places = pl.Series(at).set(pl.Series(ids[at] != calls), None)
+    return [ops[column].gather(places) for column in ARGUMENTS]
+
+
 def _annotations(calls: pl.DataFrame, spans: pl.DataFrame) -> pl.Series:
     """For calls that need it, the name of the enclosing range that gives the lengths of a pass's requests."""
     paged = [name for name in calls["name"].unique().cast(pl.String).drop_nulls() if _paged(name) is not None]
@@ -230,15 +244,21 @@ def _annotations(calls: pl.DataFrame, spans: pl.DataFrame) -> pl.Series:
 def _device_time(work: pl.DataFrame) -> pl.DataFrame:
     """Row per call: n_work, device_ns, tensor_core, step, device_id."""
     call, starts, ends = (work[c].cast(pl.Int64).to_numpy() for c in ("call_id", "ts_ns", "end_ns"))
+    uses_units = work["tensor_core"].fill_null(value=False).to_numpy()
     order = np.lexsort((starts, call))
-    groups, lows, highs = union_by(call[order], starts[order], ends[order])
-    length = pl.DataFrame({"call_id": groups, "device_ns": highs - lows}).group_by("call_id").agg(pl.sum("device_ns"))
-    calls = work.group_by("call_id", maintain_order=True).agg(
-        n_work=pl.len().cast(pl.Int64),
-        tensor_core=pl.col("tensor_core").any(),
-        step=pl.col("step").first(),
-        device_id=pl.col("device_id").first(),
-    )
-    return calls.join(length, on="call_id", how="left", maintain_order="left").with_columns(
-        pl.col("device_ns").fill_null(0)
-    )
+    is_head = np.ones(order.size, np.bool_)
+    is_head[1:] = np.diff(call[order]) != 0
+    heads, index = np.flatnonzero(is_head), np.cumsum(is_head) - 1
+    device_ns = np.zeros(heads.size, np.int64)
+    groups, lows, highs = union_by(index, starts[order], ends[order])
+    np.add.at(device_ns, groups, highs - lows)
+    first = np.minimum.reduceat(order, heads)
+    calls = pl.DataFrame({
+        "call_id": call[first],
+        "n_work": np.bincount(index, minlength=heads.size),
+        "tensor_core": np.logical_or.reduceat(uses_units[order], heads),
+        "step": work["step"].gather(pl.Series(first)),
+        "device_id": work["device_id"].gather(pl.Series(first)),
+        "device_ns": device_ns,
+    })  # fmt: skip
+    return calls.sort(pl.Series(first))

@@ -19,6 +19,8 @@ _PACED = 0.5
 #: Taking batches over takes about the same time each: fetches that differ by more than this are waits. They may well
 #: differ by a tenth, of which a few fetches show up to a fifth.
 _SAME = 0.2
+#: Where so many fetches are alike and short, these hand over batches that were there, and only the others are waits.
+_MOST_ALIKE = 0.6
 #: Turns that differ by less are constant, and then fetches of this share of a turn are waits.
 _CONSTANT, _LONG = 0.01, 0.15
 #: Fetches that differ by less do not show bursts.
@@ -77,9 +79,12 @@ def _fetches(thread: int, start: Ints, end: Ints) -> tuple[Limits, bool] | None:
     later = took[1:]
     is_constant = max(turn.std(), later.std()) <= _CONSTANT * mean and np.median(took) > _LONG * mean
     paced = turn.std() < _PACED * own.std() or is_constant or _in_bursts(later, mean)
-    always = paced or later.std() > _SAME * later.mean() or took.min() > _LONGEST_COPY_NS
+    middle = int(np.median(later))
+    alike = np.abs(later - middle) <= _SAME * middle
+    few_waits = not paced and not alike.all() and alike.mean() >= _MOST_ALIKE and middle <= _LONGEST_COPY_NS
+    always = not few_waits and (paced or later.std() > _SAME * later.mean() or took.min() > _LONGEST_COPY_NS)
     copy = min(int(took.min()) // 4, _USUAL_COPY_NS) if always else int(took.min())
-    waited = took - copy > _WAITED * mean if always else took > _LONGEST_COPY_NS
+    waited = took - copy > _WAITED * mean if always or few_waits else took > _LONGEST_COPY_NS
     at = np.where(waited, end - copy, end)
     workers = _workers(at, waited)
     producer = np.arange(at.size) - workers

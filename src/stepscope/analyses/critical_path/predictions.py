@@ -33,7 +33,7 @@ from stepscope.analyses.critical_path.windows import RECORDING, Windows, path_wi
 from stepscope.analyses.critical_path.work import KERNEL_WAIT, NOTHING
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import Ints, covered
-from stepscope.core.report import Gain
+from stepscope.core.report import PACE_UNKNOWN, Gain
 from stepscope.core.schema import ARROWS, DEVICE_WORK, DEVICES, EVENT_WAITS, OPS, STEPS
 from stepscope.core.table import Column, Table
 from stepscope.core.trace import Trace
@@ -167,7 +167,6 @@ _TAKE_OVER = 0.05
 #: Smaller gains need no bounds of their own.
 _NO_GAIN = 0.01
 _TRAFFIC_UNKNOWN = "the recording does not say how much the memory of the device holds these kernels up"
-_PACE_UNKNOWN = "the step never waited for the data loader, so the loader's pace is not known"
 _WAIT_UNKNOWN = "fetching a batch may be waiting for it or taking it over: the recording does not say"
 _CALLS_UNKNOWN = "the recording does not say which calls queued the work of the device"
 
@@ -181,7 +180,7 @@ def _unknown(program: Program, wanted: Sequence[Change], changes: Changes, *, is
     if is_of_device and 2 * took[program.work.call < 0].sum() > took.sum():
         return _CALLS_UNKNOWN
     if is_gain and not all(program.loader_known.values()):
-        return _WAIT_UNKNOWN if any(change.subject == "loader" for change in wanted) else _PACE_UNKNOWN
+        return _WAIT_UNKNOWN if any(change.subject == "loader" for change in wanted) else PACE_UNKNOWN
     return None
 
 

@@ -37,14 +37,14 @@ _HANDOFF = ("thread", "source", "at", "since", "until", "busy")
 class Waits:
     """Calls that wait for device work, or would if any were left; times in ns."""
 
-    row: Ints
+    row: Ints  # -1 if the call was not recorded
     thread: Ints
     start: Ints
     end: Ints
     work: Ints  # the work whose end it waited for; -1 if all was done
     queued: Ints  # if all was done: the work that its thread had queued last; -1 if none
     is_copy: Bools  # whether it is the call of a blocking copy
-    is_inferred: Bools  # whether an operator stands for a call that the recorder does not note
+    is_inferred: Bools  # whether the recorder notes no such call, and something else stands for it
 
 
 def waits(spans: pl.DataFrame, tracks: pl.DataFrame, threads: Threads, work: Work, event_waits: pl.DataFrame) -> Waits:
@@ -53,7 +53,8 @@ def waits(spans: pl.DataFrame, tracks: pl.DataFrame, threads: Threads, work: Wor
     A call that waits for an event waits for the work that was queued last before the event was recorded. Any other
     synchronising call waited for the work that ended last while it was open, out of all that its process had queued
     before, or on its stream only if the recorder names the stream. Where the recorder notes no such call, operators
-    that need a value of the device stand for them.
+    that need a value of the device stand for them, and without any the silences of a thread that end when the device
+    has just run dry.
     """
     rows = calls_like(spans, is_sync_call)
     is_noted = rows.size > 0
@@ -80,9 +81,65 @@ def waits(spans: pl.DataFrame, tracks: pl.DataFrame, threads: Threads, work: Wor
         rows < 0,
         np.full(rows.size, not is_noted),
     )
-    copied = _copies(work)
-    pairs = ((getattr(synced, name), getattr(copied, name)) for name in Waits.__slots__)
-    return Waits(*(np.concatenate(pair) for pair in pairs))
+    parts = [synced, _copies(work)]
+    if not is_noted and not rows.size and work.row.size:
+        parts.append(_unrecorded(tracks, threads, work))
+    return Waits(*(np.concatenate([getattr(part, name) for part in parts]) for name in Waits.__slots__))
+
+
+def _unrecorded(tracks: pl.DataFrame, threads: Threads, work: Work) -> Waits:
+    """What shows that a thread waited, in a recording without any call that waits.
+
+    Between two calls of a thread nothing is known: it may have computed, or waited. That it goes on just when
+    everything queued has ended, after a long time in which nothing was recorded, is a wait; computing ends at any time.
+    """
+    thread, start, end, awaited = _dry_ends(threads, _processes(tracks, threads), work)
+    none = np.full(thread.size, -1, np.int64)
+    return Waits(none, thread, start, end, awaited, none, none >= 0, none < 0)
+
+
+#: A thread goes on so soon after the last work, and within this part of its silence: by chance few would.
+_SOON_NS, _SOON_RATIO = 1_000_000, 0.02
+
+
+def _dry_ends(threads: Threads, process: Ints, work: Work) -> tuple[Ints, Ints, Ints, Ints]:
+    """Thread, start, end and awaited work of the stretches in which a thread waited, and nothing was recorded of it.
+
+    `process` is the number of each thread's process. A stretch counts if all work that the process is known to have
+    queued before has ended in it, the last of it shortly before its end. Units: ns.
+    """
+    thread, start, end = _silences(threads)
+    lasting = np.flatnonzero((work.end > work.start) & (work.thread >= 0))
+    owner, called, ended = process[work.thread[lasting]], work.called[lasting], work.end[lasting]
+    place = last_ended((owner, ended, called), (process[thread], start, end, start))
+    after = end - np.append(ended, 0)[place]
+    is_wait = (place >= 0) & (after <= np.minimum(_SOON_NS, _SOON_RATIO * (end - start)))
+    is_wait &= _all_done(owner, called, ended, process[thread], start) <= end
+    return thread[is_wait], start[is_wait], end[is_wait], lasting[place[is_wait]]
+
+
+def _silences(threads: Threads) -> tuple[Ints, Ints, Ints]:
+    """Thread, start and end of the long stretches between two spans of a thread in which it has none."""
+    lanes, begins, stops = ([np.empty(0, np.int64)] for _ in range(3))
+    for thread in range(threads.track.size):
+        mine = threads.of(thread)
+        starts, ends = union(threads.start[mine], threads.end[mine])
+        is_long = starts[1:] - ends[:-1] >= LONG_GAP_NS
+        lanes.append(np.full(int(is_long.sum()), thread, np.int64))
+        begins.append(ends[:-1][is_long])
+        stops.append(starts[1:][is_long])
+    return np.concatenate(lanes), np.concatenate(begins), np.concatenate(stops)
+
+
+def _all_done(owner: Ints, called: Ints, ended: Ints, process: Ints, at: Ints) -> Ints:
+    """When all work that each process had queued before each time has ended."""
+    order = np.lexsort((called, owner))
+    reach = np.empty(order.size, np.int64)
+    heads = np.flatnonzero(np.diff(owner[order], prepend=-1))
+    for mine in np.split(np.arange(order.size), heads[1:]) if order.size else ():
+        reach[mine] = np.maximum.accumulate(ended[order[mine]])
+    last = latest(owner[order], called[order], process, at)
+    return np.append(reach, np.iinfo(np.int64).min)[last]
 
 
 def _sync_operators(spans: pl.DataFrame, threads: Threads) -> Ints:

@@ -98,6 +98,11 @@ def held_up(work: Work, crossing: tuple[Ints, Ints]) -> Held:
     awaited = np.where(runs >= 0, runs, _ended_last(work, rows, ready))
     rows, awaited = rows[awaited >= 0], awaited[awaited >= 0]
     across[rows], until[rows] = awaited, np.minimum(work.end[awaited], work.start[rows])
+    # What nothing is known of follows the work of its device, as the thread that queued it did.
+    rows = np.flatnonzero(np.maximum(ready, until) == LONG_AGO)
+    awaited = _ended_last(work, rows, until, np.full(rows.size, FAR_OFF))
+    rows, awaited = rows[awaited >= 0], awaited[awaited >= 0]
+    across[rows], until[rows] = awaited, work.end[awaited]
     choices = np.stack((before, until, submitted))
     at = choices.max(axis=0, initial=LONG_AGO)
     by = np.where(at > LONG_AGO, choices.argmax(axis=0), NOTHING)
@@ -172,11 +177,15 @@ def _ends_last(groups: Ints, end: Ints) -> Ints:
     return lasting
 
 
-def _ended_last(work: Work, rows: Ints, after: Ints) -> Ints:
-    """For each of `rows` the work of its device that ended last, after `after` and before it began; -1 if none."""
+def _ended_last(work: Work, rows: Ints, after: Ints, by: Ints | None = None) -> Ints:
+    """For each of `rows` the work of its device that ended last, after `after` and before it began; -1 if none.
+
+    It was queued no later than `by`, or than the row itself.
+    """
     lasting = np.flatnonzero(work.end > work.start)
     ends = work.device[lasting], work.end[lasting], work.called[lasting]
-    at = last_ended(ends, (work.device[rows], after[rows], work.start[rows], work.called[rows]))
+    by = work.called[rows] if by is None else by
+    at = last_ended(ends, (work.device[rows], after[rows], work.start[rows], by))
     return np.append(lasting, -1)[at]
 
 

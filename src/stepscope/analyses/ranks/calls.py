@@ -201,8 +201,8 @@ def rank_calls(trace: Trace, *, communication: str = "any") -> RankCalls:
     `communication` says which kernels communicate, as in `timeline`. A collective of several kernels is one row. Raises
     MissingTable if no collective has known times.
     """
-    trace.require("spans", needed_by="analyses of ranks")
-    trace.require_clock(needed_by="analyses of ranks")
+    trace.require("spans", needed_by="an analysis of ranks")
+    trace.require_clock(needed_by="an analysis of ranks")
     rows, computing = collective_calls(
         trace.spans, trace.tracks, trace.collectives, trace.ops, communication=communication
     )
@@ -210,7 +210,7 @@ def rank_calls(trace: Trace, *, communication: str = "any") -> RankCalls:
     if timed.is_empty():
         what = "collectives" if rows.is_empty() else "the times of collectives (only when they were queued is recorded)"
         hint = "traces of distributed jobs have them, as kernels of NCCL, RCCL, … or operators of Gloo"
-        raise MissingTable(what, needed_by="analyses of ranks", hint=hint)
+        raise MissingTable(what, needed_by="an analysis of ranks", hint=hint)
     facts = [name for name in timed.columns if name not in ("span_id", "call_id", "ts_ns", "dur_ns")]
     calls = timed.group_by("call_id").agg(
         *(pl.col(c).first() for c in facts),

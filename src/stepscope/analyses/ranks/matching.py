@@ -215,7 +215,9 @@ def job_of(parts: Sequence[RankCalls]) -> Job:
     `left_out`. Ranks without a number get the next free one. Raises MissingTable (no ranks).
     """
     if not parts:
-        raise MissingTable("ranks", needed_by="analyses of ranks", hint="name the traces of all ranks, or their folder")
+        raise MissingTable(
+            "ranks", needed_by="an analysis of ranks", hint="name the traces of all ranks, or their folder"
+        )
     parts, ranks, left_out = by_rank(parts)
     groups, comm_groups = groups_of([part.comms for part in parts], ranks)
     origins = [part.origin_unix_ns for part in parts if part.origin_unix_ns is not None]

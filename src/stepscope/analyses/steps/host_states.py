@@ -15,7 +15,7 @@ import polars as pl
 
 from stepscope.analyses.common.span_lookup import of_spans, own_time
 from stepscope.core.collectives import HOST_LIBRARIES, library_of
-from stepscope.core.intervals import Intervals, Ints, union
+from stepscope.core.intervals import Bools, Intervals, Ints, union
 from stepscope.core.names import is_launch_call, is_sync_call, map_names
 
 if TYPE_CHECKING:
@@ -63,21 +63,27 @@ _WAITING = re.compile(
     r"|^(?:poll|ppoll|epoll_wait|select|nanosleep|usleep|sem_wait|sem_timedwait|futex|pthread_cond_(?:timed)?wait)$"
 )
 _RUNTIME = ("runtime", "driver")
+_WAIT_KINDS = ("sync", "blocking_call")
 _HOST = ("operator", "python", "runtime", "driver", "dataloader", "user_range", "module", "other", "overhead")
 
 
-def host_states(spans: pl.DataFrame, work: pl.DataFrame, tracks: pl.Series) -> pl.DataFrame:
+def host_states(spans: pl.DataFrame, work: pl.DataFrame, tracks: pl.Series, times: Intervals) -> pl.DataFrame:
     """The spans of these tracks that have a state: span_id, track_id, ts_ns, end_ns, dur_ns, state (index in STATES).
 
-    `work` is what `device_work` returns: a call that takes long is a slow launch only if it puts little into the queue,
-    `first_use` if it launches a kernel for the first time in the recording, and a blocking copy if it returns after the
-    copy has ended. A slow call of the allocator is first use if its operator has another call that is. Units: ns.
+    Only those that overlap or touch the disjoint `times`, and slow or blocking calls wherever they are, as a wait may
+    have begun earlier. `work` is what `device_work` returns: a call that takes long is a slow launch only if it puts
+    little into the queue, `first_use` if it launches a kernel for the first time in the recording, and a blocking copy
+    if it returns after the copy has ended. A slow call of the allocator is first use if its operator has another call
+    that is. Units: ns.
     """
     mine = spans.select("span_id", "track_id", "ts_ns", "dur_ns", "name", "category", "op_id").filter(
         pl.col("category").is_in(_HOST) & pl.col("track_id").is_in(tracks.implode())
     )
     mine = mine.with_columns(end_ns=pl.col("ts_ns") + pl.col("dur_ns"))
+    mine = mine.with_columns(near=pl.Series(_touching(mine["ts_ns"].to_numpy(), mine["end_ns"].to_numpy(), times)))
     called = mine.filter(pl.col("category").is_in(_RUNTIME))
+    waits = map_names(called["name"], lambda name: _kind_of_call(name) in _WAIT_KINDS, pl.Boolean())
+    called = called.filter(pl.col("near") | (pl.col("dur_ns") >= SLOW_CALL_NS) | waits)
     slow = pl.col("dur_ns") >= SLOW_CALL_NS * pl.col("n_work").clip(lower_bound=1)
     called = called.with_columns(
         *_queued_by(called["span_id"], spans, work), kind=map_names(called["name"], _kind_of_call, pl.String())
@@ -101,7 +107,7 @@ def host_states(spans: pl.DataFrame, work: pl.DataFrame, tracks: pl.Series) -> p
     sets_up = pl.col("op_id").is_not_null() & (pl.col("state") == "first_use").any().over("op_id")
     state = pl.when(slow & (kind == "allocator") & sets_up).then(pl.lit("first_use")).otherwise("state")
     called = called.with_columns(state=state)
-    rest = mine.filter(~pl.col("category").is_in(_RUNTIME))
+    rest = mine.filter(pl.col("near") & ~pl.col("category").is_in(_RUNTIME))
     by_name = map_names(rest["name"], _state_of_name, pl.String())
     by_category = {
         "operator": "operator", "python": "python", "dataloader": "data_loading", "user_range": UNRECORDED,
@@ -114,6 +120,14 @@ def host_states(spans: pl.DataFrame, work: pl.DataFrame, tracks: pl.Series) -> p
     return every.with_columns(
         pl.col("state").replace_strict(list(STATES), list(range(len(STATES))), return_dtype=pl.Int8)
     )
+
+
+def _touching(starts: Ints, ends: Ints, times: Intervals) -> Bools:
+    """Which of these intervals overlap or touch some of the disjoint `times`."""
+    if not times[0].size:
+        return np.zeros(starts.size, np.bool_)
+    next_one = np.searchsorted(times[1], starts)  # the first that ends no earlier than the interval starts
+    return (next_one < times[0].size) & (times[0][np.minimum(next_one, times[0].size - 1)] <= ends)
 
 
 def _queued_by(calls: pl.Series, spans: pl.DataFrame, work: pl.DataFrame) -> list[pl.Series]:

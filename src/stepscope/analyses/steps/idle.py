@@ -10,11 +10,12 @@ import polars as pl
 from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.common.device_work import device_work, label_devices, on_devices
 from stepscope.analyses.common.span_lookup import of_spans
+from stepscope.analyses.common.windows import step_windows
 from stepscope.analyses.steps.host_states import HELD_UP, STATES, UNRECORDED, host_states, intervals_of, wait_before
 from stepscope.analyses.steps.step_breakdown import divided
-from stepscope.core.intervals import Bools, Intervals, Ints, first_covering
+from stepscope.core.intervals import Bools, Intervals, Ints, first_covering, union
 from stepscope.core.names import is_own_code, map_names
-from stepscope.core.schema import DEVICES
+from stepscope.core.schema import DEVICES, STEPS
 from stepscope.core.table import Column, Name, Table
 
 if TYPE_CHECKING:
@@ -69,15 +70,18 @@ def idle(
     spans: pl.DataFrame,
     tracks: pl.DataFrame,
     devices: pl.DataFrame = DEVICES.empty(),
+    steps: pl.DataFrame = STEPS.empty(),
     *,
     by: By = "device",
     min_gap_ns: int = 0,
+    longest: int = 0,
     kernel_wait_ns: int = 30_000,
 ) -> pl.DataFrame:
     """One row per device and cause (by stream: and stream; by gap: per gap): how long the device was idle, and why.
 
     All streams of a device are merged, except by stream. A gap lies between the end of all earlier work and the start
-    of the next. Its cause:
+    of the next. Except by stream, the time from the start of the first step to the first work that it queued is a gap
+    like those of later steps, of which `before` is null. Its cause:
 
     - `kernel_wait`: the host called for the next work before the gap began, and the gap is shorter than
       `kernel_wait_ns`. `other`: the work waited on the device for longer than the host took to call for it, the rest
@@ -95,7 +99,8 @@ def idle(
 
     By gap, `call` is the call, operator or function of that kind which filled most of the gap.
 
-    `min_gap_ns` leaves out shorter gaps. Time before the first and after the last work is no gap.
+    `min_gap_ns` leaves out shorter gaps; of the rest `longest` keeps so many, the longest of the trace (0: all). Other
+    time before the first and after the last work is no gap.
 
     Units: ns, ratio.
     Source: HTA's idle time breakdown (host_wait, kernel_wait, other), which judges per stream only, does not say what
@@ -103,8 +108,9 @@ def idle(
     Raises MissingTable (no device work), UnknownName (by).
     """
     work = device_work(spans, tracks, needed_by="idle")
-    gaps = caused_gaps(work, spans, tracks, KEYS[by], kernel_wait_ns, calls=by == "gap")
-    gaps = gaps.filter(pl.col("dur_ns") >= min_gap_ns)
+    begin = None if by == "stream" or steps.is_empty() else int(step_windows(steps, work)["ts_ns"][0])
+    limits = {"min_gap_ns": min_gap_ns, "longest": longest}
+    gaps = caused_gaps(work, spans, tracks, KEYS[by], kernel_wait_ns, calls=by == "gap", begin_ns=begin, **limits)
     result = _details(gaps, spans) if by == "gap" else _summary(gaps, KEYS[by])
     result = label_devices(result, devices)
     return result.select(pl.col(k).cast(t) for k, t in IDLE.dtypes.items() if k in result.columns)
@@ -118,8 +124,14 @@ def caused_gaps(
     kernel_wait_ns: int = 30_000,
     *,
     calls: bool = False,
+    begin_ns: int | None = None,
+    min_gap_ns: int = 0,
+    longest: int = 0,
 ) -> pl.DataFrame:
     """Every gap of each group of `keys` with its cause, as in `idle`, and the ids of the spans around it.
+
+    `begin_ns` is the start of the first step: the time until the first work of a group, if it is later, is a gap too,
+    without a before_id, if the trace says what queued that work.
 
     `work` is what `device_work` returns. Columns: the keys, ts_ns, dur_ns, cause, cause_ns, late_ns, host_ns (from the
     start of the gap to the launching call's return, or the whole gap where the work had been queued), track_id (thread
@@ -129,7 +141,20 @@ def caused_gaps(
     Both are null where the cause is not of the host, or nothing was recorded. Units: ns.
     """
     work = on_devices(work)
-    return _with_cause(_gaps(work, keys), work, spans, tracks, kernel_wait_ns, keys if calls else None)
+    gaps = _gaps(work if begin_ns is None else _begun(work, keys, begin_ns), keys)
+    is_said = pl.col("before_id").is_not_null() | pl.col("launch_id").is_not_null()
+    gaps = gaps.filter(pl.col("dur_ns") >= min_gap_ns, is_said)
+    if longest:
+        chosen = gaps.select("dur_ns").with_row_index("row").sort("dur_ns", descending=True, maintain_order=True)["row"]
+        gaps = gaps[chosen.head(longest).sort()]
+    return _with_cause(gaps, work, spans, tracks, kernel_wait_ns, keys if calls else None)
+
+
+def _begun(work: pl.DataFrame, keys: tuple[str, ...], begin_ns: int) -> pl.DataFrame:
+    """The work with a row of no length at `begin_ns` for each group of `keys` whose first work is later."""
+    late = work.group_by(keys).agg(pl.col("ts_ns").min()).filter(pl.col("ts_ns") > begin_ns)
+    at = pl.lit(begin_ns, pl.Int64)
+    return pl.concat([late.select(*keys, ts_ns=at, end_ns=at), work], how="diagonal_relaxed")
 
 
 def _gaps(work: pl.DataFrame, keys: tuple[str, ...]) -> pl.DataFrame:
@@ -229,7 +254,9 @@ def _of_processes(
     threads = gaps.join(process, on="track_id", how="left", maintain_order="left")
     for _, mine in threads.group_by("process"):
         own = launching.filter(pl.col("process").eq_missing(pl.lit(mine["process"][0], launching.schema["process"])))
-        yield host_states(spans, work, own["track_id"]), mine.drop("process")
+        low = mine["ts_ns"].to_numpy()
+        times = union(low, low + np.maximum(mine["host_ns"].to_numpy(), 1))
+        yield host_states(spans, work, own["track_id"], times), mine.drop("process")
 
 
 def _times(own: Levels, shared: Levels, low: Ints, high: Ints) -> Ints:

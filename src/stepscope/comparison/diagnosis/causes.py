@@ -259,11 +259,12 @@ def _reversed(case: Case) -> list[str]:
     """The cause that made the base slower than the other run, if there is one."""
     pairs = tuple(replace(pair, base=pair.other, other=pair.base) for pair in case.pairs)
     back = Case(pairs, effects(pairs), machines=case.machines)
-    causes = _judged(back, views(back)).causes
+    mine = views(back)
+    causes = _judged(back, mine).causes
     return [
         f"The base is the slower run; compared with the other it has {cause.category}: {cause.statement}"
         for cause in causes[:1]
-        if cause.explained_ns >= _LEAST_SHARE * _reference(views(back))
+        if cause.explained_ns >= _LEAST_SHARE * _reference(mine)
     ]
 
 

@@ -43,7 +43,9 @@ def run(
 
     Tables are called as in `stepscope show`, with _ for -: analyses, tables of the trace (`trace.steps` where both
     have the name), and `traces`, a row for each. Each has the columns `rank` and `trace`. The query sees nothing else:
-    no files, no network, no settings. `prepare` is called once the query is understood, before traces are read;
+    no files, no network, no settings. `information_schema.tables` and `.columns` list what it may name.
+
+    `prepare` is called once the query is understood, before traces are read;
     `on_start` when it begins to run, with a function that stops it, from another thread.
 
     Units: those of the columns. Raises UnknownName (table, column), MissingTable (no trace has it), StepscopeError
@@ -67,7 +69,10 @@ def run(
 
 
 def _explained(error: UnknownName, wanted: Sequence[View]) -> UnknownName:
-    """Where an analysis has the name of a table of the trace, say which of the two has the column."""
+    """Say what lists all columns, and where an analysis has the name of a table of the trace, which has the column."""
+    named = {f"{view.schema}.{view.name}" if view.schema else view.name for view in wanted}
+    if len(named) == 1:
+        error.hint = f"{error.hint}; DESCRIBE {min(named)} lists all"
     for view in wanted:
         if view.raw is None and view.name in TABLES and error.name in TABLES[view.name].dtypes:
             error.hint = f"{view.name} is the analysis here; the table trace.{view.name} has {error.name}. {error.hint}"

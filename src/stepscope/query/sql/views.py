@@ -23,7 +23,7 @@ from stepscope.core.trace import Run, Trace
 from stepscope.query import tables as views
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
     from stepscope.analyses import Analysis
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 TRACES = "traces"
 _SCHEMA = views.RAW.rstrip(".")
+#: DuckDB's own lists of tables and of their columns.
+_CATALOGUE, _LISTS = "information_schema", ("tables", "columns")
 _FILES = Table(
     TRACES,
     "a file of the job",
@@ -63,6 +65,11 @@ class View:
     optional: bool = False  # the query may mean a part of itself
 
     @property
+    def is_list(self) -> bool:
+        """Whether it is a list of all tables or columns, which DuckDB makes."""
+        return self.schema.lower() == _CATALOGUE
+
+    @property
     def raw(self) -> str | None:
         """The trace's own table behind the view, if there is one."""
         name = self.question.output.name if self.question is not None else ""
@@ -85,7 +92,10 @@ def tables() -> list[tuple[str, str, Table]]:
 
 
 def resolve(names: Names) -> list[View]:
-    """The views for the names of a query, which are those of `stepscope show` with _ for -. Raises UnknownName."""
+    """The views for the names of a query, which are those of `stepscope show` with _ for -. Raises UnknownName.
+
+    `information_schema.tables` and `.columns` are views too, which list all of them.
+    """
     resolved = []
     for schema, name in names.tables:
         known = _known(schema, name)
@@ -104,6 +114,8 @@ def _known(schema: str, name: str) -> tuple[Analysis | None] | None:
     name = name.lower()
     if schema.lower() == _SCHEMA:
         return (views.find(views.RAW + name),) if name in TABLES else None
+    if schema.lower() == _CATALOGUE:
+        return (None,) if name in _LISTS else None
     if schema.lower() not in ("", "main"):
         return None
     if name == TRACES:
@@ -128,8 +140,12 @@ def views_of(source: Trace | Run, wanted: Sequence[View], folder: Path, on_missi
     Traces that cannot be read, or lack what an analysis needs, are reported to `on_missing`. If there are no others it
     raises the first error.
     """
-    gathered = _gathered(source, wanted, folder, on_missing)
+    lists_all = any(view.is_list for view in wanted)
+    wanted = [view for view in wanted if not view.is_list]
+    gathered = _gathered(source, wanted, folder, on_missing) if wanted or not lists_all else []
     yield f"CREATE SCHEMA {_SCHEMA}"
+    if lists_all:
+        yield from _empty_views(folder, {((view.schema or "main").lower(), view.name.lower()) for view in wanted})
     for i, (view, into) in enumerate(zip(wanted, gathered, strict=True)):
         if view.question is not None and not into.files and not into.frames:
             if view.optional:
@@ -140,6 +156,19 @@ def views_of(source: Trace | Run, wanted: Sequence[View], folder: Path, on_missi
                 on_missing(label, error)
         body = _body(view, into, folder / f"{i}.parquet")
         yield f"CREATE VIEW {_name(view.schema or 'main')}.{_name(view.name)} AS {body}"
+
+
+def _empty_views(folder: Path, but: Collection[tuple[str, str]]) -> Iterator[str]:
+    """Views without rows of all tables, for DuckDB to list; none for those that a query reads itself."""
+    for name, _, table in tables():
+        schema, _, name_there = name.rpartition(".")
+        where = (schema or "main", name_there)
+        if where in but:
+            continue
+        target = folder / f"{'-'.join(where)}.parquet"
+        own = {"rank": views.RANK.dtype, "trace": views.TRACE.dtype}
+        pl.DataFrame(schema=own | dict(table.dtypes)).write_parquet(target)
+        yield f"CREATE VIEW {_name(where[0])}.{_name(where[1])} AS {_rows_of(target)}"
 
 
 def _gathered(source: Trace | Run, wanted: Sequence[View], folder: Path, on_missing: OnMissing) -> list[_Gathered]:
@@ -171,8 +200,12 @@ def _body(view: View, into: _Gathered, target: Path) -> str:
     """The SELECT that defines a view."""
     if into.frames:
         pl.concat(into.frames, how="diagonal_relaxed").write_parquet(target)
-        return f"SELECT * FROM read_parquet({_text(str(target))})"  # noqa: S608  our own file
+        return _rows_of(target)
     return _joined(into.files, own_rank="rank" in TABLES[str(view.raw)].dtypes)
+
+
+def _rows_of(file: Path) -> str:
+    return f"SELECT * FROM read_parquet({_text(str(file))})"  # noqa: S608  our own file
 
 
 def _traces(source: Trace | Run) -> Iterator[tuple[str, Trace | StepscopeError]]:

@@ -246,9 +246,12 @@ def _calls(columns: Columns, spans: Sorted, tracks: Tracks) -> tuple[Rows, Rows,
 
     Where no correlation is recorded, the ids of arrows that begin at a call, or end at device work, are taken for it.
     """
-    rows, side = side_columns(columns.calls, spans)
-    correlation = np.full(spans.ts.size, ABSENT, np.int64)
-    correlation[rows] = side["correlation"]
+    with threads_for(spans.ts.size) as start:
+        of_ids = start(side_columns, columns.ids, spans)
+        rows, side = side_columns(columns.calls, spans)
+        correlation = np.full(spans.ts.size, ABSENT, np.int64)
+        correlation[rows] = side["correlation"]
+        with_id, ids = of_ids()
     if not columns.has_correlations:
         lane = np.full(tracks.is_device.size, ABSENT, np.int64)
         lane[tracks.of_key] = [columns.lanes.get(key[:2], ABSENT) for key in columns.tracks]
@@ -259,7 +262,6 @@ def _calls(columns: Columns, spans: Sorted, tracks: Tracks) -> tuple[Rows, Rows,
         tied = starts.join(ends.unique(["lane", "ts"], keep="first"), on=["lane", "ts"])
         correlation[tied["row"].to_numpy()] = tied["id"].to_numpy()
     external = np.full(spans.ts.size, ABSENT, np.int64)
-    with_id, ids = side_columns(columns.ids, spans)
     external[with_id] = ids["external"]
     return rows, correlation, external
 

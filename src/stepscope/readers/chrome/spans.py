@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.core import intervals
+from stepscope.core.machine import threads_for
 from stepscope.core.schema import ARROWS
 from stepscope.readers.common.columns import ABSENT, stable_order, text_column
 from stepscope.readers.common.span_builder import Sorted, believable, nearest_op, sorted_order
@@ -57,8 +58,11 @@ def to_ns(values: NDArray[Any]) -> Rows:
 def build_spans(columns: Columns, of_key: NDArray[np.uint32], issues: IssueLog) -> Sorted:
     """Sorted arrays of all complete and paired events. Counts in `issues` what was dropped or repaired."""
     cols = columns.spans
-    ts, dur = to_ns(cols["ts"].join()), to_ns(cols["dur"].join())
-    name, cat, track = cols["name"].join(), cols["cat"].join(), of_key[cols["track"].join()]
+    with threads_for(sum(block.size for block in cols["ts"].blocks)) as start:
+        lengths = start(lambda: to_ns(cols["dur"].join()))
+        ts = to_ns(cols["ts"].join())
+        name, cat, track = cols["name"].join(), cols["cat"].join(), of_key[cols["track"].join()]
+        dur = lengths()
     n_recorded = ts.size
     pairs = _paired(columns, of_key, issues)
     if pairs is not None:

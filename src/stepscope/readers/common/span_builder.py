@@ -15,6 +15,7 @@ import polars as pl
 
 from stepscope.core import intervals
 from stepscope.core import names as rules
+from stepscope.core.machine import threads_for
 from stepscope.core.schema import CATEGORIES, DEVICE_WORK, SPANS, STEPS, TRACKS, Category
 from stepscope.core.soundness import LONGEST_NS
 from stepscope.core.table import Name
@@ -297,9 +298,11 @@ def believable(
     negative = (dur < 0) & (dur != ABSENT)
     issues.add("negative_durations", "warning", int(negative.sum()), "durations below zero were set to zero")
     np.maximum(dur, 0, out=dur, where=dur != ABSENT)
-    is_sound, n_far = _near_the_most(ts, dur)
+    with threads_for(ts.size) as start:
+        judged = start(_near_the_most, ts, dur)
+        order = sorted_order(ts, dur, track)
+        is_sound, n_far = judged()
     issues.add("far_times", "warning", n_far, "events more than a day from the others: two clocks may be mixed")
-    order = sorted_order(ts, dur, track)
     if not is_sound.all():
         n_wild = int((~is_sound & ~lacks_time).sum())
         issues.add("wild_times", "warning", n_wild, "events more than a day from the others were dropped")
@@ -332,7 +335,8 @@ def _near_the_most(ts: Rows, dur: Rows) -> tuple[Flags, int]:
 def sorted_order(ts: Rows, dur: Rows, track: NDArray[np.uint32]) -> NDArray[np.intp]:
     """Stable order by track, start, longest first."""
     order = stable_order(track, ts)
-    same = (ts[order][1:] == ts[order][:-1]) & (track[order][1:] == track[order][:-1])
+    begins, tracks = ts.take(order), track.take(order)
+    same = (begins[1:] == begins[:-1]) & (tracks[1:] == tracks[:-1])
     if same.any():
         tied = np.zeros(ts.size, bool)
         tied[1:] |= same
@@ -352,8 +356,13 @@ def _in_order(
     origin_ns: int,
 ) -> Sorted:
     position = np.full(ts.size, -1, np.int64)
-    position[order] = np.arange(order.size)
-    return Sorted(ts[order] - origin_ns, dur[order], track[order], name[order], recorded[order], position, origin_ns)
+    with threads_for(ts.size) as start:
+        of_text = start(lambda: (name.take(order), recorded.take(order)))
+        lengths = start(lambda: (dur.take(order), track.take(order)))
+        position[order] = np.arange(order.size)
+        begins = ts.take(order)
+        begins -= origin_ns
+        return Sorted(begins, *lengths(), *of_text(), position, origin_ns)
 
 
 def operators(

@@ -45,7 +45,7 @@ async def page(site: Site, request: Request) -> Response:
     page = PAGES[name]
     inputs = inputs_of(site, request)
     parts = [await _section(site, request, inputs, section) for section in page.sections]
-    more = await what_if.controls(site, request, inputs[0]) if name == "what-if" else {}
+    more = await what_if.controls(site, request, inputs) if name == "what-if" else {}
     more |= await memory.controls(site, request, inputs) if name == "memory" else {}
     if name == "memory" and more and any(part["error"] is None for part in parts):
         parts = [part for part in parts if part["error"] is None]  # a snapshot has no operators, and needs none

@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from stepscope.core.collectives import HOST_LIBRARIES
 from stepscope.core.errors import MissingTable, StepscopeError
 from stepscope.core.names import shorten
 from stepscope.core.units import duration, percent, size
-from stepscope.web.pages.table_query import Question, answered
+from stepscope.web.pages.first_tables import LONGEST_GAP, WAITS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from stepscope.core.report import Report
+    from stepscope.web.pages.first_tables import Frames
     from stepscope.web.pages.links import Links
-    from stepscope.web.session import Session
 
 
 #: Names of the parts of a step, those of the device before those of the host.
@@ -41,12 +40,6 @@ _CAUSES = {
     "other": "queued in time, started late", "unlinked": "the trace does not say what queued the next work",
 }  # fmt: skip
 _NAME = 70
-#: Spans of the host in which it waits, used where no device was recorded.
-_WAITS = (
-    "category = 'dataloader' OR (category IN ('operator', 'user_range') AND ("
-    + " OR ".join(f"name LIKE '{library}:%'" for library in (*HOST_LIBRARIES, "ccl"))
-    + "))"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +52,15 @@ class Card:
     links: tuple[tuple[str, str], ...]
 
 
-def cards(
-    session: Session, inputs: tuple[int, ...], links: Links, *, steps: pl.DataFrame | None = None, operator: bool = True
-) -> list[Card]:
+def cards(frames: Frames, links: Links, *, steps: pl.DataFrame | None = None, operator: bool = True) -> list[Card]:
     """The cards for which the recording has the data.
 
     `steps` is the table of that name if it is there already. Without `operator` the card of the operator with most time
     is left out: `operator_card` makes it from a report.
     """
     makers: list[Callable[[], Card | None]] = [
-        lambda: _slowest_step(_frame(session, inputs, "steps") if steps is None else steps, inputs, links),
-        *(partial(make, session, inputs, links) for make in (_top_kernel, _top_operator, _gap_or_wait, _peak_memory)
+        lambda: _slowest_step(frames("steps") if steps is None else steps, frames.inputs, links),
+        *(partial(make, frames, links) for make in (_top_kernel, _top_operator, _gap_or_wait, _peak_memory)
           if operator or make is not _top_operator),
     ]  # fmt: skip
     made = []
@@ -91,10 +82,6 @@ def operator_card(report: Report, links: Links, *, with_stacks: bool) -> Card | 
     column, where = _own_time(block.frame)
     row = block.frame.with_columns(pl.col("name").cast(pl.String)).sort(column, descending=True).row(0, named=True)
     return _card_of_operator(row["name"], row[column], row["share_ratio"], row["calls"], where, links, with_stacks)
-
-
-def _frame(session: Session, inputs: tuple[int, ...], name: str, **options: Any) -> pl.DataFrame:
-    return answered(session, Question(name, inputs, tuple(options.items()))).frame
 
 
 def _whose(row: Mapping[str, Any], inputs: tuple[int, ...]) -> str:
@@ -128,8 +115,8 @@ def _slowest_step(steps: pl.DataFrame, inputs: tuple[int, ...], links: Links) ->
     return Card("Slowest step", value, tuple(details), (*shown, ("all steps", longest)))
 
 
-def _top_kernel(session: Session, inputs: tuple[int, ...], links: Links) -> Card | None:
-    frame = _frame(session, inputs, "kernels", by="op")
+def _top_kernel(frames: Frames, links: Links) -> Card | None:
+    frame = frames("kernels", by="op")
     sums = pl.col("calls", "total_ns").sum()
     keys = [pl.col("name").cast(pl.String), pl.col("op").cast(pl.String)]
     per = frame.group_by(keys).agg(sums)
@@ -150,22 +137,16 @@ def _top_kernel(session: Session, inputs: tuple[int, ...], links: Links) -> Card
                 (*shown, ("by operator", links.table("kernels", o__by="op"))))  # fmt: skip
 
 
-def _top_operator(session: Session, inputs: tuple[int, ...], links: Links) -> Card | None:
-    frame = _frame(session, inputs, "operators")
+def _top_operator(frames: Frames, links: Links) -> Card | None:
+    frame = frames("operators")
     column, where = _own_time(frame)
     sums = frame.group_by(pl.col("name").cast(pl.String)).agg(pl.col("calls", column).sum())
     top = sums.sort(column, "name", descending=[True, False]).row(0, named=True)
     whole = sums[column].sum()
-    stacks = has_stacks(session, inputs)
+    stacks = frames.with_stacks()
     if not whole:
         return None
     return _card_of_operator(top["name"], top[column], top[column] / whole, top["calls"], where, links, stacks)
-
-
-def has_stacks(session: Session, inputs: tuple[int, ...]) -> bool:
-    """Whether operators of the first of these inputs have call stacks."""
-    stacks = session.trace(inputs[0]).ops["stack_id"]
-    return stacks.null_count() < len(stacks)
 
 
 def _own_time(operators: pl.DataFrame) -> tuple[str, str]:
@@ -192,15 +173,15 @@ def _card_of_operator(
                 (*shown, (more[0], links.table("operators", o__by=more[1]))))  # fmt: skip
 
 
-def _gap_or_wait(session: Session, inputs: tuple[int, ...], links: Links) -> Card | None:
+def _gap_or_wait(frames: Frames, links: Links) -> Card | None:
     try:
-        return _longest_gap(session, inputs, links)
+        return _longest_gap(frames, links)
     except MissingTable:
-        return _longest_wait(session, inputs, links)
+        return _longest_wait(frames, links)
 
 
-def _longest_gap(session: Session, inputs: tuple[int, ...], links: Links) -> Card | None:
-    frame = _frame(session, inputs, "idle", by="gap").sort("dur_ns", descending=True)
+def _longest_gap(frames: Frames, links: Links) -> Card | None:
+    frame = frames("idle", **dict(LONGEST_GAP)).sort("dur_ns", descending=True)
     if frame.is_empty():
         return None
     row = frame.with_columns(pl.col("before", "after", "op", "launch", "cause", "call").cast(pl.String)).row(
@@ -215,15 +196,14 @@ def _longest_gap(session: Session, inputs: tuple[int, ...], links: Links) -> Car
             details.append((f"{relation} {shorten(name, _NAME)}", links.events({"name": name}, ["name"])))
     events = links.events(row, frame.columns)
     shown = (("timeline", events),) if events else ()
-    value = f"{duration(row['dur_ns'])} on {row['device'] or 'the device'}{_whose(row, inputs)}"
+    value = f"{duration(row['dur_ns'])} on {row['device'] or 'the device'}{_whose(row, frames.inputs)}"
     return Card("Longest gap between device work", value, tuple(details),
                 (*shown, ("all gaps", links.table("idle", o__by="gap", sort="-dur_ns"))))  # fmt: skip
 
 
-def _longest_wait(session: Session, inputs: tuple[int, ...], links: Links) -> Card | None:
+def _longest_wait(frames: Frames, links: Links) -> Card | None:
     """For recordings without a device: the longest wait of the host."""
-    question = Question("spans", inputs, where=_WAITS)
-    frame = answered(session, question).frame.with_columns(pl.col("name", "category").cast(pl.String))
+    frame = frames("spans", where=WAITS).with_columns(pl.col("name", "category").cast(pl.String))
     if frame.is_empty():
         return None
     row = frame.sort("dur_ns", descending=True, nulls_last=True).row(0, named=True)
@@ -235,12 +215,12 @@ def _longest_wait(session: Session, inputs: tuple[int, ...], links: Links) -> Ca
     shown = (("timeline", events),) if events else ()
     step = "" if row["step"] is None else f" in step {row['step']}"
     details = ((f"{why}: {shorten(row['name'], _NAME)}", alike), (times, alike))
-    return Card("Longest wait of the host", f"{duration(row['dur_ns'])}{step}{_whose(row, inputs)}", details,
-                (*shown, ("all waits", links.table("spans", where=_WAITS, sort="-dur_ns"))))  # fmt: skip
+    return Card("Longest wait of the host", f"{duration(row['dur_ns'])}{step}{_whose(row, frames.inputs)}", details,
+                (*shown, ("all waits", links.table("spans", where=WAITS, sort="-dur_ns"))))  # fmt: skip
 
 
-def _peak_memory(session: Session, inputs: tuple[int, ...], links: Links) -> Card | None:
-    frame = _frame(session, inputs, "memory").drop_nulls("peak_allocated_bytes")
+def _peak_memory(frames: Frames, links: Links) -> Card | None:
+    frame = frames("memory").drop_nulls("peak_allocated_bytes")
     accelerators = frame.filter(pl.col("device") != "cpu")
     row = (
         (frame if accelerators.is_empty() else accelerators)
@@ -252,8 +232,8 @@ def _peak_memory(session: Session, inputs: tuple[int, ...], links: Links) -> Car
     if row.get("capacity_bytes"):
         share = percent(row["peak_allocated_bytes"] / row["capacity_bytes"])
         details.append((f"of {size(row['capacity_bytes'])} ({share})", links.table("memory")))
-    own = inputs if index is None else (index,)
-    holders = _frame(session, own, "memory", by="operator").filter(pl.col("device") == row["device"])
+    own = frames.inputs if index is None else (index,)
+    holders = frames("memory", inputs=own, by="operator").filter(pl.col("device") == row["device"])
     top = holders.sort("at_peak_bytes", descending=True, nulls_last=True).head(2)
     who = links.table("memory", o__by="operator")
     held = [
@@ -265,6 +245,6 @@ def _peak_memory(session: Session, inputs: tuple[int, ...], links: Links) -> Car
     if row.get("peak_ts_ns") is not None:
         events = links.events(row, [])
         shown = (("timeline", events),) if events else ()
-    value = f"{size(row['peak_allocated_bytes'])} on {row['device']}{_whose(row, inputs)}"
+    value = f"{size(row['peak_allocated_bytes'])} on {row['device']}{_whose(row, frames.inputs)}"
     return Card("Peak memory", value, tuple(details),
                 (*shown, ("who holds it", who)))  # fmt: skip

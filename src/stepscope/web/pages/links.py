@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
@@ -74,6 +75,13 @@ class Links:
             if name != "limit":
                 parameters[own.get(name, "o__" + name)] = value
         return self.table(parts[1], **parameters)
+
+    def evidence(self, command: str) -> str:
+        """The table of a command of the report in plain text, as in "idle by gap, cause = 'python'"."""
+        _, name, *rest = shlex.split(command)
+        options = {flag.removeprefix("--"): value for flag, value in pairwise(rest) if flag.startswith("--")}
+        text = f"{name} by {options['by']}" if "by" in options else name
+        return f"{text}, {options['where']}" if "where" in options else text
 
     def input_of(self, row: Mapping[str, Any]) -> int | None:
         """The input of a row; None if it is unknown."""

@@ -4,27 +4,30 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stepscope import store
 from stepscope.api import verbs
+from stepscope.api.reporting import report_and_more
 from stepscope.core.errors import StepscopeError
 from stepscope.renderers import figures
 from stepscope.web.pages.drilldown import address_of_row
-from stepscope.web.pages.highlights import Card, cards, has_stacks, operator_card
+from stepscope.web.pages.first_tables import Frames, first_tables
+from stepscope.web.pages.highlights import Card, cards, operator_card
 from stepscope.web.pages.rows import sheet
 from stepscope.web.pages.site import Site, answers, ask, html, inputs_of, links_of, links_to
-from stepscope.web.pages.table_query import Question, answered
 from stepscope.web.session import Busy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from starlette.requests import Request
     from starlette.responses import Response
 
     from stepscope.core.report import Report
     from stepscope.core.trace import Meta
+    from stepscope.web.pages.first_tables import FileTables
     from stepscope.web.pages.links import Links
     from stepscope.web.session import Session
 
@@ -118,9 +121,21 @@ def _questions(session: Session, links: Links) -> list[tuple[Hashable, Callable[
     inputs = links.inputs
     stamps = session.stamps(inputs)
     return [
-        (("report", inputs, stamps), lambda: verbs.report(session.run(inputs))),
+        (("report", inputs, stamps), lambda: _report(session, inputs)[0]),
         (("glance", inputs, stamps, links.root), lambda: _glance(session, links)),
     ]
+
+
+def _report(session: Session, inputs: tuple[int, ...]) -> tuple[Report, Mapping[str, FileTables]]:
+    """The report, and the first page's tables of the files that were read for it, by path.
+
+    Of several files both are made once, for whoever asks, as other processes read the files for both.
+    """
+    if len(inputs) == 1:
+        return verbs.report(session.run(inputs)), {}
+    with session.reading(len(inputs)) as done:
+        work = partial(report_and_more, session.run(inputs), first_tables, progress=done)
+        return session.shared(("report", inputs, session.stamps(inputs)), work)
 
 
 def _read_ahead(session: Session, inputs: tuple[int, ...]) -> None:
@@ -154,21 +169,24 @@ def _glance(session: Session, links: Links) -> Glance:
     if glance is not None:
         session.know_ranks(dict(zip(links.inputs, glance.ranks, strict=True)))
         return glance
-    made = _made(session, _with_ranks(session, links))
+    known = _report(session, links.inputs)[1] if len(links.inputs) > 1 else {}
+    session.know_ranks({i: known[path].rank for i in links.inputs if (path := session.path(i)) in known})
+    made = _made(session, _with_ranks(session, links), known)
     if keys:
         with suppress(StepscopeError):  # it cannot be read: the report says so
-            store_glance(keys, made, session.trace(links.inputs[0]).meta)
+            first = known.get(session.path(links.inputs[0]))
+            store_glance(keys, made, session.trace(links.inputs[0]).meta if first is None else first.meta)
     return made
 
 
-def _made(session: Session, links: Links) -> Glance:
-    chart, steps = None, None
+def _made(session: Session, links: Links, known: Mapping[str, FileTables]) -> Glance:
+    chart, steps, frames = None, None, Frames(session, links.inputs, known)
     with suppress(StepscopeError):  # none recorded
-        steps = answered(session, Question("steps", links.inputs)).frame
+        steps = frames("steps")
         columns = steps.columns
         chart = figures.drawn("steps", steps, lambda row: links.events(row, columns))
     with_stacks = False
     with suppress(StepscopeError):  # it cannot be read: the report says so
-        with_stacks = has_stacks(session, links.inputs)
-    made = cards(session, links.inputs, links, steps=steps, operator=False)
+        with_stacks = frames.with_stacks()
+    made = cards(frames, links, steps=steps, operator=False)
     return Glance(tuple(made), chart, with_stacks, tuple(session.rank(i) for i in links.inputs))

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from stepscope import renderers
 from stepscope.core.errors import StepscopeError, UnknownName
-from stepscope.core.names import shorten_column
+from stepscope.core.names import shorten, shorten_column
 from stepscope.core.report import Block
 from stepscope.renderers.cells import cells, labels
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _LONGEST = 2_000
 #: Letters of a name where there is room, in one of two columns of the page, and where the page is narrow.
 _NAME, _HALF, _NARROW = 52, 27, 22
+_FRAME = 44  # characters of a frame in a stack
 #: A function with its parameters, as in 'reduce(float*, int)'.
 _FUNCTION = re.compile(r"[\w:~]+\(")
 
@@ -109,18 +110,22 @@ def sheet(
         column = docs.get(series.name)
         is_ratio = column is not None and column.unit == "ratio"
         number = series.name in numbers
-        shown_texts = [_inside_out(text) for text in texts] if series.name == "stack" else texts
         raw: list[Any] = series.to_list() if number else []
-        made_columns.append(_number_cells(texts, raw, is_ratio) if number else _text_cells(shown_texts))
+        if series.name == "stack":
+            made_columns.append([_stack_cell(text) for text in texts])
+        else:
+            made_columns.append(_number_cells(texts, raw, is_ratio) if number else _text_cells(texts))
     made = list(zip(*made_columns, strict=True)) if made_columns else []
     targets = [link(row, shown.columns) for row in _plain(shown).iter_rows(named=True)] if link else [None] * len(made)
     depths = shown["depth"].to_list() if {"path", "depth"} <= set(frame.columns) and not sort else ()
     return Sheet(tuple(heads), tuple(zip(made, targets, strict=True)), frame.height, tuple(hidden), tuple(depths))
 
 
-def _inside_out(stack: str) -> str:
-    """Frames from the innermost on: calls differ there, and long cells lose their end."""
-    return " ← ".join(reversed(stack.split(";")))
+def _stack_cell(stack: str) -> Cell:
+    """Frames from the innermost on: calls differ there, and long cells lose their end. Long frames are shortened."""
+    frames = stack.split(";")[::-1]
+    whole, text = (" ← ".join(some)[:_LONGEST] for some in (frames, (shorten(one, _FRAME) for one in frames)))
+    return Cell(text, number=False, full=whole if whole != text else "")
 
 
 def _number_cells(texts: Sequence[str], raw: Sequence[Any], is_ratio: bool) -> list[Cell]:  # noqa: FBT001  a fact

@@ -14,6 +14,7 @@ import polars as pl
 from stepscope.api import verbs
 from stepscope.core.errors import StepscopeError
 from stepscope.renderers import figures
+from stepscope.web.pages.first_tables import Frames
 from stepscope.web.pages.highlights import cards
 from stepscope.web.pages.links import Links
 from stepscope.web.pages.rows import sheet
@@ -66,7 +67,7 @@ def report_page(run: Run) -> str:
     ]
     steps = next((part["chart"] for _, _, parts in pages for part in parts if part["section"].table == "steps"), None)
     timeline, levels = _timeline(session, inputs), _levels(session, inputs)
-    highlights = cards(session, inputs, links)
+    highlights = cards(Frames(session, inputs, {}), links)
     session.close()
     return _rendered(
         report, run.paths, _modules(timeline, levels), title="Report", cards=highlights, chart=steps,

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from stepscope.core.table import Table
+    from stepscope.query.map_files import Each
     from stepscope.web.session import Session
 
 
@@ -99,8 +100,8 @@ def choices(name: str, chosen: Mapping[str, Any]) -> list[Choice]:
     return fields
 
 
-def answered(session: Session, question: Question) -> Answer:
-    """The table as its analysis gives it, all rows. Raises StepscopeError."""
+def answered(session: Session, question: Question, *, each: Each | None = None) -> Answer:
+    """The table as its analysis gives it, all rows; `each` is that of `tables.collect`. Raises StepscopeError."""
     analysis = tables.find(question.name)
     inputs = question.inputs
     if analysis.scope == "pair" and len(inputs) != 2:
@@ -111,6 +112,7 @@ def answered(session: Session, question: Question) -> Answer:
         source,
         analysis,
         where=question.where or None,
+        each=each,
         on_missing=lambda label, error: remarks.append(f"{label} is left out: {error.message}"),
         **dict(question.options),
     )

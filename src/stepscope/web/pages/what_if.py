@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse, Response
 from stepscope.analyses.critical_path.changes import change_of
 from stepscope.analyses.critical_path.predictions import near_median_program, tables_of, with_parts
 from stepscope.analyses.critical_path.questions import applicable
+from stepscope.api.predicting import of_ranks
 from stepscope.core.errors import StepscopeError
 from stepscope.core.units import duration, percent
 from stepscope.renderers import figures
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 _STOPS = ("1x", "1.25x", "1.5x", "2x", "3x", "5x", "10x")
 _LAST = {"kernel": "removed", "op": "removed", "loader": "hidden"}
 _LABELS = {
-    "launch": "Launching work", "launch: graphs": "Launches as CUDA graphs", "loader": "Data loading",
+    "launch": "Launching work", "launch: graphs": "Launches as graphs", "loader": "Data loading",
     "sync: removed": "No waiting for the device", "copies": "Copies", "comm": "Communication",
     "comm: overlapped": "Nothing waits for communication", "device": "All device work", "host": "All host time",
     "bandwidth": "Bandwidth of collectives", "device: fused": "Memory-bound kernels fused",
@@ -57,8 +58,9 @@ class Control:
     group: str
 
 
-async def controls(site: Site, request: Request, index: int) -> dict[str, Any]:
-    """What the template of the page needs for a trace; nothing if its program cannot be run again."""
+async def controls(site: Site, request: Request, inputs: Sequence[int]) -> dict[str, Any]:
+    """What the template of the page needs for the first of these traces; nothing if its program cannot be run again."""
+    index = inputs[0]
     try:
         program = await _program(site, request, index)
     except Busy:
@@ -71,7 +73,29 @@ async def controls(site: Site, request: Request, index: int) -> dict[str, Any]:
         if str(change) not in known:
             subject = str(change).rpartition(": ")[0]
             made.append(Control(str(change), subject, (change.change,), "From the report"))
-    return {"controls": made, "index": index} if made else {}
+    return {"controls": made, "index": index, "on_time": await _on_time(site, request, inputs)} if made else {}
+
+
+async def _on_time(site: Site, request: Request, inputs: Sequence[int]) -> str:
+    """What a step takes if no rank is late; nothing unless these are ranks of one job."""
+    session = site.session
+    key = ("no rank is late", tuple(inputs), session.stamps(inputs))
+
+    def answer() -> Mapping[str, Any]:
+        frame = of_ranks(session.run(inputs), "ranks: no stragglers", None, lambda *_: None)
+        return frame.row(0, named=True)
+
+    try:
+        row = await ask(site, request, key, answer) if len(inputs) > 1 else {}
+    except Busy:
+        raise
+    except StepscopeError:  # no ranks of one job, or nothing that they share
+        row = {}
+    if not row:
+        return ""
+    step_ns, predicted_ns = _number(row["step_ns"]), _number(row["predicted_ns"])
+    lengths = f"{duration(step_ns)} → {duration(predicted_ns)}"
+    return f"If no rank came late, all ranks together: {lengths} ({_change(step_ns, predicted_ns)})"
 
 
 async def predicted(site: Site, request: Request) -> Response:
