@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import polars as pl
 import pytest
-from faulty_jobs import Job, bigger, case_of, categories, diagnosed, gpu_job, not_judged
+from faulty_jobs import MS, Job, Op, bigger, case_of, categories, diagnosed, gpu_job, not_judged
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -224,3 +224,39 @@ def test_on_another_machine_slower_calls_are_no_fault():
     diagnosis = diagnose(replace(case, machines="A100 → V100"))
     assert categories(diagnosis) == []
     assert any("other hardware (A100 → V100)" in row.reason for row in diagnosis.ruled_out)
+
+
+def loading(job):
+    return replace(job, loading_ms=job.loading_ms + 30)
+
+
+def collecting(job):
+    """25 ms of collections in a cycle of some 120 ms."""
+    longer = replace(job, gaps_ms=job.gaps_ms + 25)
+    return longer.levels(process_python_gc_time=25e9 / 120, process_python_gc_collections=15.0)
+
+
+def reading(job):
+    return job.with_ops(Op("aten::item", 917, 0.02 * MS, "[[]]"))
+
+
+def in_double(job):
+    mm = job.op("aten::mm")
+    return job.with_ops(replace(mm, each_ns=2 * mm.each_ns, types='["double","double"]'))
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        ((loading, "data_loading", 30), (collecting, "python_gc", 25)),
+        ((reading, "host_overhead", 18), (collecting, "python_gc", 25)),
+        ((reading, "host_overhead", 18), (loading, "data_loading", 30)),
+        ((in_double, "slow_operator", 44), (loading, "data_loading", 30)),
+        ((in_double, "slow_operator", 44), (collecting, "python_gc", 25)),
+    ],
+)
+def test_of_two_faults_at_once_both_are_named_with_their_parts(one, two):
+    parts = {cause.category: cause.explained_ns for cause in diagnosed(Job(), two[0](one[0](Job()))).causes}
+    assert set(parts) == {one[1], two[1]}
+    assert parts[one[1]] / MS == pytest.approx(one[2], rel=1 / 3)
+    assert parts[two[1]] / MS == pytest.approx(two[2], rel=1 / 3)

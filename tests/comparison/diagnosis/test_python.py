@@ -166,5 +166,28 @@ def test_without_a_profile_the_stack_shows_where_the_main_thread_is_more():
     assert causes_of(base, other) == ["host_overhead"]
 
 
+def test_a_function_is_shown_as_evidence_once():
+    base, other = plain_loop(20.0, waits=1.0), plain_loop(28.0, waits=0.7, report=0.3)
+    (cause,) = compare_runs([[base]], [[other]]).causes
+    names = [row.name for row in cause.evidence]
+    assert names.count("report") == 1
+
+
+def visits(run, n):
+    """The same with samples that are worth so many independent ones."""
+    return replace(run, python_functions=run.python_functions.with_columns(n_independent=pl.lit(float(n))))
+
+
+def test_a_single_long_visit_of_a_function_is_no_overhead():
+    base, other = plain_loop(20.0, waits=1.0), plain_loop(28.0, waits=0.7, report=0.3)
+    assert causes_of(visits(base, 4), visits(other, 4)) == []
+
+
+def test_a_function_whose_share_differs_as_much_among_repeats_is_no_overhead():
+    repeats = [[plain_loop(20.0, waits=1.0)], [plain_loop(20.0, waits=0.7, report=0.3)], [plain_loop(20.0, waits=1.0)]]
+    other = plain_loop(28.0, waits=0.7, report=0.3)
+    assert [cause.category for cause in compare_runs(repeats, [[other]]).causes] == []
+
+
 def test_without_a_profile_longer_waits_for_other_processes_are_no_overhead():
     assert "host_overhead" not in causes_of(plain_loop(20.0, waits=1.0), plain_loop(28.0, waits=1.0))

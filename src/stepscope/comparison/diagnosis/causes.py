@@ -383,8 +383,10 @@ def with_functions(causes: Iterable[Cause], views: Sequence[View]) -> tuple[Caus
 
 def _with_functions(cause: Cause, views: Sequence[View]) -> Cause:
     view = next((view for view in views if view.pair.label == cause.process), views[0])
+    shown = {row.name for row in cause.evidence}
     where = [
         Evidence(f"time of the main thread in {name}, per cycle", "host", name, None, "ns", base, other)
         for name, base, other in grown(view).head(FUNCTIONS_SHOWN).rows()
+        if name not in shown
     ]
     return replace(cause, evidence=(*cause.evidence, *where))
