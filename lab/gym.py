@@ -1,9 +1,11 @@
 """The gymnasium: six kinds of job with faults of three severities, recorded as a user would, and what compare says.
 
+    python lab/gym.py plan OUT
     python lab/gym.py record OUT [--python PYTHON_WITH_TORCH] [--minutes 30] [--severities 2 1]
     python lab/gym.py score [OUT] [--write]
 
-`record` makes the recordings that OUT does not have yet, so that the first so many have all jobs and faults alike.
+`record` makes the recordings that OUT does not have yet, so that the first so many have all jobs and faults alike. It
+can be stopped and goes on where it was. `plan` says what is missing and how long that takes on this machine.
 `score` (see `gym_scores.py`) compares each faulty run with two healthy ones of its job, and the healthy ones with each
 other, and prints tables; without OUT it takes the recordings that are packed beside this file (`gym_pack.py`).
 """
@@ -16,6 +18,7 @@ import json
 import os
 import random
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -29,6 +32,8 @@ PAGE = Path(__file__).parents[1] / "docs" / "fault-lab.md"
 BEGIN, END = "<!-- gymnasium -->", "<!-- end of gymnasium -->"
 #: Steps of a run of each job: a few seconds on an idle core.
 STEPS = {"image": 110, "transformer": 200, "recurrent": 110, "server": 150, "pool": 150, "jax": 200}
+#: How long a recording takes, from start to end, on an idle machine of two cores: guesses until there are some.
+USUAL_S = {"image": 25.0, "transformer": 20.0, "recurrent": 30.0, "server": 15.0, "pool": 12.0, "jax": 20.0}
 #: Steps that are profiled: fewer of the job whose steps have most operators, so that recordings stay small.
 PROFILED = {"recurrent": "5:11"}
 #: Runs without a fault of each job: while nothing else runs, and while a neighbour computes now and then.
@@ -175,31 +180,68 @@ def record(out: Path, run: Run, python: str) -> None:
     if run.job == "recurrent":
         job = ["sh", "-c", _TWO_RANKS, "sh", *job]
     environment = {**os.environ, "OMP_NUM_THREADS": "1" if run.job == "recurrent" else "2"}
-    neighbour = None
+    import gym_jobs
+
+    neighbours = gym_jobs.neighbours(run.faults, run.number) if run.faults else []
     if run.fault == "load":
         text = "import time\nwhile True:\n t = time.time()\n while time.time() < t + 0.3: pass\n time.sleep(0.7)"
-        neighbour = subprocess.Popen([sys.executable, "-S", "-c", text])
+        neighbours.append(subprocess.Popen([sys.executable, "-S", "-c", text]))
     try:
         subprocess.run([*words, "--", *job], env=environment, cwd=out, check=False, capture_output=True, timeout=180)
     except subprocess.TimeoutExpired:
         print(f"{run.name}: stopped after 180 s", flush=True)
     finally:
-        if neighbour is not None:
-            neighbour.kill()
-            neighbour.wait()
+        for process in neighbours:
+            process.kill()
+            process.wait()
+
+
+def missing(given: argparse.Namespace) -> list[Run]:
+    """The runs that are wanted and not there, in the order in which they are recorded."""
+    wanted = in_order(given.severities, given.seed)
+    if given.only:
+        wanted = [run for run in wanted if run.job in given.only or run.fault in given.only]
+    return [run for run in wanted if not is_there(given.out, run)]
+
+
+def seconds_of(out: Path, runs: list[Run]) -> float:
+    """How long these runs take to record: as long as those of their job that are there, else `USUAL_S`."""
+    took = {job: [float(path.read_text(encoding="utf-8")) for path in out.glob(f"{job}.*.took_s")] for job in STEPS}
+    each = {job: statistics.median(lengths) if lengths else USUAL_S[job] for job, lengths in took.items()}
+    return sum(each[run.job] for run in runs)
+
+
+def plan(given: argparse.Namespace) -> None:
+    """Print what is missing, by kind, and how long it takes."""
+    left = missing(given)
+    alone = {hard: [run for run in left if len(run.faults) == 1 and run.number == hard] for hard in (1, 2, 3)}
+    kinds = {
+        "healthy": [run for run in left if run.fault == "none"],
+        "healthy beside a neighbour": [run for run in left if run.fault == "load"],
+        **{f"faults of severity {hard}": runs for hard, runs in alone.items()},
+        "two faults at once": [run for run in left if len(run.faults) > 1],
+    }
+    for kind, runs in kinds.items():
+        print(f"{kind:28} {len(runs):4} missing, {seconds_of(given.out, runs) / 60:6.0f} minutes")
+    print(f"{'all':28} {len(left):4} missing, {seconds_of(given.out, left) / 60:6.0f} minutes")
 
 
 def make(given: argparse.Namespace) -> None:
     """Record what is missing, until the time is over."""
+    plan(given)
     end = time.monotonic() + 60 * given.minutes
-    for run in in_order(given.severities, given.seed):
+    left = missing(given)
+    for i, run in enumerate(left):
         if time.monotonic() > end:
             break
-        if (not given.only or run.job in given.only or run.fault in given.only) and not is_there(given.out, run):
-            began = time.monotonic()
-            record(given.out, run, given.python)
-            state = "ok" if is_there(given.out, run) else "failed"
-            print(f"{run.name}: {state}, {time.monotonic() - began:.0f} s", flush=True)
+        began = time.monotonic()
+        record(given.out, run, given.python)
+        took = time.monotonic() - began
+        state = "ok" if is_there(given.out, run) else "failed"
+        if state == "ok":
+            (given.out / f"{run.name}.took_s").write_text(f"{took:.1f}", encoding="utf-8")
+        rest = seconds_of(given.out, left[i + 1 :]) / 60
+        print(f"{run.name}: {state}, {took:.0f} s; {len(left) - i - 1} to go, {rest:.0f} minutes", flush=True)
 
 
 def unpacked(out: Path) -> Path:
@@ -226,7 +268,7 @@ def write(text: str) -> None:
 def main() -> None:
     """Record, or score."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("record", "score"))
+    parser.add_argument("what", choices=("plan", "record", "score"))
     parser.add_argument("out", type=Path, nargs="?", default=PACKED)
     parser.add_argument("--python", default=sys.executable, help="a Python that has torch, JAX and stepscope")
     parser.add_argument("--minutes", type=float, default=60.0)
@@ -239,8 +281,8 @@ def main() -> None:
     given = parser.parse_args()
     given.out = given.out.resolve()
     given.out.mkdir(parents=True, exist_ok=True)
-    if given.what == "record":
-        make(given)
+    if given.what != "score":
+        (make if given.what == "record" else plan)(given)
         return
     import gym_scores
 

@@ -80,7 +80,6 @@ class Trouble:
         self.file = tempfile.TemporaryFile(dir=".")  # noqa: SIM115  closed with the process
         self.text = tempfile.TemporaryFile("w+", dir=".")  # noqa: SIM115
         self.log = logging.getLogger("job")
-        self.neighbours: list[subprocess.Popen[bytes]] = []
 
     def of(self, fault: str, otherwise: float = 0.0) -> float:
         """How hard this fault is, if the job has it."""
@@ -91,10 +90,7 @@ class Trouble:
         return any(fault in self.hard for fault in faults)
 
     def begin(self) -> None:
-        """What goes on beside the job."""
-        for fault, option, program in (("core_hogs", "-S", BUSY), ("bandwidth", "-s", STREAM)):
-            for _ in range(int(self.of(fault))):
-                self.neighbours.append(subprocess.Popen([sys.executable, option, "-c", program], env=plain()))
+        """What goes on in other threads of the job."""
         for _ in range(int(self.of("gil_hog"))):
             threading.Thread(target=count, daemon=True).start()
         if self.is_("lock"):
@@ -102,12 +98,6 @@ class Trouble:
         if self.is_("logging"):
             self.log.addHandler(logging.StreamHandler(self.text))
             self.log.setLevel(logging.DEBUG)
-
-    def end(self) -> None:
-        """Ends the neighbours."""
-        for process in self.neighbours:
-            process.kill()
-            process.wait()
 
     def _hold(self) -> None:
         """Holds the lock that each step needs, as a thread that saves or reports while it holds it."""
@@ -149,10 +139,14 @@ class Trouble:
             time.sleep(self.of("sleep") / 1000)
 
 
-def plain() -> dict[str, str]:
-    """The environment of a neighbour: it is not recorded."""
-    hidden = ("PYTHONPATH", "STEPSCOPE_RECORD_DIR", "LD_PRELOAD")
-    return {key: value for key, value in os.environ.items() if key not in hidden}
+def neighbours(faults: tuple[str, ...], severity: int) -> list[subprocess.Popen[bytes]]:
+    """The processes beside a job with these faults. The job does not start them, or they would be its workers."""
+    return [
+        subprocess.Popen([sys.executable, option, "-c", program])
+        for fault, option, program in (("core_hogs", "-S", BUSY), ("bandwidth", "-s", STREAM))
+        if fault in faults
+        for _ in range(int(HARD[fault][severity - 1]))
+    ]
 
 
 def count() -> None:
@@ -472,10 +466,7 @@ def main() -> None:
     given = parser.parse_args()
     trouble = Trouble(given.fault, given.severity, given.seed)
     trouble.begin()
-    try:
-        JOBS[given.job](trouble, given.steps, given.seed)
-    finally:
-        trouble.end()
+    JOBS[given.job](trouble, given.steps, given.seed)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).parent))
+import polars as pl
 from gym import FAULTS, MIXED, STEPS, Run, faulty, healthy, is_there, mixed
 
 import stepscope
@@ -26,7 +27,10 @@ if TYPE_CHECKING:
 #: A faulty run is compared with so many healthy ones, those recorded next to it.
 N_BASE = 3
 #: Jobs whose recordings were looked at when rules were written or mended.
-SEEN: tuple[str, ...] = ("jax", "transformer")
+SEEN: tuple[str, ...] = ("image", "transformer", "server", "pool", "jax")
+#: The kernel's own account of the time in which some task waited for a core, which no rule reads. A healthy run whose
+#: share of that time is higher by so much than the base's was recorded under load.
+_PRESSURE, _PRESSED = "host_pressure_cpu_some", 0.1
 #: What begins the verdict on recordings that compare refuses.
 FAILED = "failed"
 #: A fault counts as one that matters from this change of the step on, and as a small one from this.
@@ -45,6 +49,12 @@ class Answer:
     change: float
     base_ns: float
     causes: tuple[tuple[str, float], ...]
+    pressure: float = 0.0
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether a healthy run was recorded beside a neighbour, that of `load` or others that came by themselves."""
+        return self.run.fault == "load" or (self.run.is_healthy and self.pressure >= _PRESSED)
 
     @property
     def is_compared(self) -> bool:
@@ -64,7 +74,7 @@ class Answer:
     @property
     def is_accused(self) -> bool:
         """Whether a healthy run is said to have a cause; under load, another one than contention."""
-        return any(name != "cpu_contention" or self.run.fault == "none" for name in self.names)
+        return any(name != "cpu_contention" or not self.is_loaded for name in self.names)
 
     @property
     def is_right(self) -> bool:
@@ -97,7 +107,16 @@ def compared(out: Path, run: Run, bases: tuple[Run, ...]) -> Answer:
     step = found.whole_run or found.step_time
     change = (step.ratio or 1.0) - 1 if step is not None else 0.0
     causes = tuple((cause.category, cause.explained_ns) for cause in found.causes)
-    return Answer(run, label, found.verdict, change, step.base if step is not None else 0.0, causes)
+    base_ns = step.base if step is not None else 0.0
+    pressure = _pressure(found.pairs[0].other) - _pressure(found.pairs[0].base)
+    return Answer(run, label, found.verdict, change, base_ns, causes, pressure)
+
+
+def _pressure(runs: tuple[Observation, ...]) -> float:
+    """The share of the time in which some task of the machine waited for a core, 0..1; 0 if unknown."""
+    metric = pl.col("metric").cast(pl.String)
+    rows = pl.concat([run.run_resources.filter(metric == _PRESSURE).select("mu") for run in runs])
+    return float(rows["mu"].mean() or 0.0) / 1e9 if rows.height else 0.0
 
 
 def began(out: Path, run: Run) -> int:
@@ -171,7 +190,8 @@ def _shares(found: list[Answer]) -> tuple[str, ...]:
     bad = [a for a in compared_ones if not a.run.is_healthy]
     n_bad = sum(len(a.run.faults) == 1 for a in found)
     large, small = [a for a in bad if a.change >= MATTERS], [a for a in bad if SMALL <= a.change < MATTERS]
-    kinds = [[a.is_accused for a in compared_ones if a.run.fault == kind] for kind in ("none", "load")]
+    well = [a for a in compared_ones if a.run.is_healthy]
+    kinds = [[a.is_accused for a in well if a.is_loaded == loaded] for loaded in (False, True)]
     columns = ([a.is_named() for a in large], [a.is_named(2) for a in large], [a.is_named() for a in small], *kinds)
     failed = f" ({n_bad - len(bad)} not compared)" if n_bad > len(bad) else ""
     return (f"{n_bad}{failed}", *(share(rows) for rows in columns))

@@ -192,7 +192,20 @@ def trace() -> Trace:
 
 def test_the_main_threads_time_from_the_first_cycle_on():
     frame = python_functions(trace(), 7, 50)
-    assert frame.rows() == [("main (t.py)", 0.75, 4), ("load (t.py)", 0.25, 4)]
+    assert frame.drop("n_independent").rows() == [("main (t.py)", 0.75, 4), ("load (t.py)", 0.25, 4)]
+
+
+def test_a_single_long_visit_of_a_function_is_worth_a_sample_or_two():
+    frame = python_functions(trace(), 7, 50)
+    # Two visits: 30 of 40 ns in one function, 10 in another; each share is uncertain by (30² × ¼² + 10² × ¾²) / 40².
+    assert frame["n_independent"].to_list() == pytest.approx([0.1875 / (112.5 / 1600)] * 2)
+
+
+def test_what_comes_after_the_last_step_does_not_count():
+    assert python_functions(trace(), 7, 50, 125).select("function", "share_ratio").rows() == [
+        ("main (t.py)", pytest.approx(30 / 35)),
+        ("load (t.py)", pytest.approx(5 / 35)),
+    ]
 
 
 def test_none_where_the_process_was_not_looked_at():

@@ -94,6 +94,18 @@ def test_slow_steps_at_random_have_no_distance():
     assert (one.every, one.n_slow, one.is_spread) == (None, int(slow.sum()), True)
 
 
+def test_slow_steps_of_the_base_count_all_if_those_of_the_other_run_have_no_distance():
+    base, other = noisy(), noisy(seed=1)
+    irregular = np.random.default_rng(3).random(N) < 0.06
+    base[irregular] += 60.0
+    base[::20] += 60.0
+    other[irregular] += 60.0
+    tails = tails_of(pair(_with(base), _with(other)))
+    assert tails.other.every is None
+    assert tails.base.n_slow >= tails.other.n_slow
+    assert tails.added_ns < 0
+
+
 def test_one_stretch_of_slow_steps_is_no_tail():
     values = noisy()
     values[100:112] += 60.0

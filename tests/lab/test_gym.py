@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import gym
@@ -46,6 +48,27 @@ def test_contention_is_the_right_answer_only_under_load():
     assert not answer("load", 0.2, "cpu_contention").is_accused
     assert answer("load", 0.2, "slow_tail").is_accused
     assert answer("none", 0.2, "cpu_contention").is_accused
+
+
+def test_a_healthy_run_is_loaded_if_the_kernel_says_that_tasks_wait_for_cores_more():
+    calm = answer("none", 0.2, "cpu_contention")
+    assert replace(calm, pressure=0.05).is_accused
+    assert not replace(calm, pressure=0.3).is_accused
+    assert replace(answer("none", 0.2, "host_overhead"), pressure=0.3).is_accused
+
+
+def test_what_is_missing_takes_as_long_as_what_is_there(tmp_path):
+    (tmp_path / "pool.none.0.took_s").write_text("7.0")
+    runs = [Run("pool", "none", 1), Run("pool", "fsync", 2), Run("jax", "none", 0)]
+    assert gym.seconds_of(tmp_path, runs) == 2 * 7.0 + gym.USUAL_S["jax"]
+
+
+def test_recording_goes_on_with_what_is_not_there(tmp_path):
+    given = argparse.Namespace(out=tmp_path, severities=[2], seed=0, only=["pool"])
+    n = len(gym.missing(given))
+    (tmp_path / "pool.none.0").mkdir()
+    (tmp_path / "pool.none.0" / "meta.json").write_text('{"exit_code": 0}')
+    assert len(gym.missing(given)) == n - 1
 
 
 def test_the_tables_count_by_size_and_list_what_is_not_right():

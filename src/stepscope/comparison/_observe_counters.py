@@ -70,7 +70,7 @@ def _observation(
         counters=counters.filter(pl.col("ts_ns").is_between(low, high)),
         workload=WORKLOAD.empty(),
         remarks=(remark,),
-        python_functions=python_functions(trace, pid, low),
+        python_functions=python_functions(trace, pid, low, high),
         setup=setup_of(trace),
         steps=steps,
         run_resources=run_resources(trace, pid, pids, steps),

@@ -217,18 +217,48 @@ def _displaced(counters: pl.DataFrame, cycles: pl.DataFrame) -> str:
     return f"no counter sample was taken during the cycles ({where}): counters are not used"
 
 
-def python_functions(trace: Trace, pid: int | None, low_ns: int) -> pl.DataFrame | None:
-    """Each Python function's own share of the main thread's time from `low_ns` on, as sampled; None without stacks.
+def python_functions(trace: Trace, pid: int | None, low_ns: int, high_ns: int | None = None) -> pl.DataFrame | None:
+    """Each Python function's own share of the main thread's time from `low_ns` to `high_ns`; None without stacks.
 
-    Columns: function, share_ratio (0..1), n_samples (of the whole thread).
+    Columns: function, share_ratio (0..1), n_samples (of the whole thread), and n_independent: as many samples, taken at
+    random, would scatter as much. Samples that follow one another in one stack are a single visit of it, and one that
+    stands for a long time counts for all of that time, so there are fewer of these.
     """
     if pid is None:
         return None
     samples = trace.stack_samples
     mine = samples.filter((pl.col("tid") == pl.col("pid")) & (pl.col("pid") == pid) & (pl.col("ts_ns") >= low_ns))
+    mine = mine.filter(~pl.col("on_gil"))
+    if high_ns is not None:
+        length = pl.min_horizontal("dur_ns", high_ns - pl.col("ts_ns"))
+        mine = mine.filter(pl.col("ts_ns") < high_ns).with_columns(dur_ns=length)
     try:
         functions = python_stacks(mine, trace.stacks, by="function")
     except MissingTable:
         return None
-    n_samples = mine.filter(~pl.col("on_gil"))["n_samples"].sum()
-    return functions.filter(pl.col("share_ratio") > 0).select("function", "share_ratio", n_samples=pl.lit(n_samples))
+    functions = functions.filter(pl.col("share_ratio") > 0)
+    return functions.select(
+        "function",
+        "share_ratio",
+        n_samples=pl.lit(mine["n_samples"].sum()),
+        n_independent=_independent(functions, mine, trace.stacks),
+    )
+
+
+def _independent(functions: pl.DataFrame, visits: pl.DataFrame, stacks: pl.DataFrame) -> pl.Series:
+    """How many independent samples are worth these visits, for the share of each function.
+
+    The variance of a share of time is that of a ratio, whose units are visits: the sum of (time × (is there − share))²
+    over the squared time in all.
+    """
+    leaf = stacks.select("stack_id", leaf=pl.col("frames").list.last().str.replace(r":\d+\)$", ")"))
+    squares = (
+        visits.join(leaf, on="stack_id").group_by("leaf").agg(squares=pl.col("dur_ns").cast(pl.Float64).pow(2).sum())
+    )
+    whole, total = float(squares["squares"].sum()), float(visits["dur_ns"].sum())
+    rows = functions.join(squares, left_on="function", right_on="leaf", how="left", maintain_order="left")
+    share, here = pl.col("share_ratio"), pl.col("squares").fill_null(0.0)
+    variance = (here * (1 - share) ** 2 + (whole - here) * share**2) / total**2
+    n_all = float(visits["n_samples"].sum())
+    worth = pl.when(variance > 0).then(share * (1 - share) / variance).otherwise(n_all)
+    return rows.select(pl.min_horizontal(worth, n_all).alias("n_independent")).to_series()

@@ -52,7 +52,7 @@ from stepscope.comparison.model import (
     WORKLOAD,
     Observation,
 )  # fmt: skip
-from stepscope.comparison.whole_run import run_resources, timed_steps
+from stepscope.comparison.whole_run import last_step_ns, run_resources, timed_steps
 from stepscope.core.errors import StepscopeError
 from stepscope.core.names import is_sync_call, map_names
 from stepscope.core.schema import DEVICE_WORK
@@ -136,7 +136,7 @@ def _observation(trace: Trace, pid: int | None, pids: list[int], chosen: Cycles,
         counters=inside,
         workload=workload_of(trace, functions, own, cycles["is_complete"].to_numpy()),
         remarks=(*remarks, *cycle_remarks(cycles), *counter_remarks(trace.counters, inside, cycles, trace.issues)),
-        python_functions=python_functions(trace, pid, low),
+        python_functions=python_functions(trace, pid, low, last_step_ns(steps)),
         setup=setup_of(trace),
         steps=steps,
         run_resources=run_resources(trace, pid, pids, steps),

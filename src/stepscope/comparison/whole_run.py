@@ -60,6 +60,12 @@ def timed_steps(trace: Trace, pid: int | None) -> pl.DataFrame:
     return TIMED_STEPS.conform(numbered.filter(~pl.col("is_profiled") & (pl.col("step") >= skipped)))
 
 
+def last_step_ns(steps: pl.DataFrame) -> int | None:
+    """The end of the last step of TIMED_STEPS, after which a job only tidies up; None if no steps were timed."""
+    end = steps.select((pl.col("ts_ns") + pl.col("dur_ns") * pl.col("n_steps")).max()).item()
+    return None if end is None else int(end)
+
+
 def n_steps(pairs: Sequence[Pair], *, side: str) -> int:
     """How many steps of the whole run were timed on a side, of its first process in all repeats."""
     return sum(int(run.steps["n_steps"].sum()) for run in getattr(pairs[0], side)) if pairs else 0
@@ -133,11 +139,11 @@ class Tail:
     is_spread: bool
 
 
-def tail(steps: pl.DataFrame, *, least_ns: float = 0.0) -> Tail:
+def tail(steps: pl.DataFrame, *, least_ns: float = 0.0, by_distance: bool = True) -> Tail:
     """The tail of a run's steps; of rows that stand for several steps the mean counts.
 
-    If many slow steps come at a regular distance the tail is these alone. Slow steps take at least `least_ns` more than
-    the typical one.
+    If many slow steps come at a regular distance the tail is these alone, unless not `by_distance`. Slow steps take at
+    least `least_ns` more than the typical one.
     """
     values, counts, at = (steps[name].to_numpy() for name in ("dur_ns", "n_steps", "step"))
     total = int(counts.sum())
@@ -146,7 +152,7 @@ def tail(steps: pl.DataFrame, *, least_ns: float = 0.0) -> Tail:
     middle = float(np.median(values))
     scatter = _MAD_TO_SD * float(np.median(np.abs(values - middle)))
     is_slow = values > middle + max(_SLOW * middle, _SIGMAS * scatter, least_ns)
-    period = _period(at, is_slow, values - middle)
+    period = _period(at, is_slow, values - middle) if by_distance else None
     every = None
     if period is not None:
         every, phase = period
@@ -235,7 +241,10 @@ def tails_of(pair: Pair) -> Tails | None:
     other = min((tail(steps) for steps in right), key=lambda one: one.excess_ns)
     # Slow steps of the base that are far shorter than what comes regularly here are something else.
     least_ns = 0.0 if other.every is None else _ALIKE * other.each_ns
-    return Tails(max((tail(steps, least_ns=least_ns) for steps in left), key=lambda one: one.excess_ns), other)
+    # Where no slow steps of the other run are left out, none of the base are.
+    by_distance = other.every is not None
+    tails = (tail(steps, least_ns=least_ns, by_distance=by_distance) for steps in left)
+    return Tails(max(tails, key=lambda one: one.excess_ns), other)
 
 
 def without_growth(runs: Sequence[Floats]) -> list[Floats]:

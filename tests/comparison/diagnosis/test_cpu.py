@@ -253,3 +253,18 @@ def test_threads_that_push_each_other_off_the_cores_are_too_many():
 def test_more_work_on_a_machine_as_busy_as_before_is_no_contention():
     busy = HEALTHY.levels(process_runq_time=5e8, process_oncpu_time=5e8)
     assert "cpu_contention" not in categories(diagnosed(busy, replace(busy, typical_slowdown=3.0)))
+
+
+def test_threads_that_wait_for_the_interpreters_lock_are_not_too_many_for_the_cores():
+    """On a busy machine: two threads that count, of a parent that otherwise only waits for its workers."""
+    base = replace(HEALTHY, operators=(), gaps_ms=40.0).levels(
+        process_oncpu_time=1e8, process_runq_time=2.5e8, process_voluntary_ctx_switches=500.0, num_threads=4.0
+    )
+    hogs = replace(base, gaps_ms=160.0).levels(
+        process_oncpu_time=8e8, process_runq_time=6e8, process_voluntary_ctx_switches=1000.0, num_threads=6.0,
+        process_involuntary_ctx_switches=400.0,
+    )  # fmt: skip
+    diagnosis = diagnosed(base, hogs)
+    assert categories(diagnosis) == ["gil_contention"]
+    reason = next(row.reason for row in diagnosis.ruled_out if row.category == "thread_oversubscription")
+    assert reason == "1.4 of its threads were ready at a time, and there are 2 cores"

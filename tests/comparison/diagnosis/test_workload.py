@@ -2,10 +2,26 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from faulty_jobs import MS, Job, Kernel, Op, bigger, case_of, categories, diagnosed, gpu_job, not_judged
+from faulty_jobs import (
+    MS,
+    Job,
+    Kernel,
+    Op,
+    bigger,
+    case_of,
+    categories,
+    diagnosed,
+    gpu_job,
+    not_judged,
+    recorded,
+)
 
+from stepscope.comparison.diagnosis import Case, diagnose
 from stepscope.comparison.diagnosis.case import views
 from stepscope.comparison.diagnosis.workload import is_other, other_work
+from stepscope.comparison.effects import effects
+from stepscope.comparison.model import Pair
+from stepscope.comparison.verdict import judge, step_effect, step_times
 
 BASE = Job()
 
@@ -95,3 +111,34 @@ def test_half_the_work_or_a_tenth_more_is_needed_to_call_it_other():
     assert not is_other((0.4, 2.0))
     assert not is_other((0.9, 1.05))
     assert is_other((0.9, 0.8))
+
+
+def pool(ms, computes, waits):
+    """Without a profile: a parent waits for workers, which compute and wait for a core for these shares of a second."""
+    shares = {"process_oncpu_time": computes, "process_runq_time": waits}
+    theirs = {("workers", metric): ("ns/s", 1e9 * share) for metric, share in shares.items()}
+    job = Job(operators=(), gaps_ms=ms, loading_ms=0.0).levels(process_oncpu_time=1e8, process_cpu_usage=10.0)
+    return replace(job, resources={**job.resources, **theirs})
+
+
+def of_pool(base, other):
+    """What is said of two such runs, of which no parts are known."""
+    runs = [replace(recorded(job, seed), parts=recorded(job).parts.clear()) for seed, job in ((0, base), (9, other))]
+    pair = Pair("", (runs[0],), (runs[1],), "only process")
+    step = step_effect(step_times([pair], side="base"), step_times([pair], side="other"))
+    return diagnose(Case((pair,), effects([pair]), step, judge(step, None, has_cause=False)[0]))
+
+
+def test_workers_that_compute_longer_without_waiting_have_other_work():
+    diagnosis = of_pool(pool(40.0, 0.9, 0.4), pool(58.0, 0.93, 0.3))
+    assert categories(diagnosis) == ["workload_change"]
+    assert "The worker processes compute" in diagnosis.causes[0].statement
+    assert 10 * MS < diagnosis.causes[0].explained_ns < 19 * MS
+
+
+def test_workers_that_wait_for_cores_have_no_other_work():
+    assert "workload_change" not in categories(of_pool(pool(40.0, 0.9, 0.4), pool(80.0, 0.55, 1.2)))
+
+
+def test_workers_that_compute_as_long_in_a_longer_cycle_have_no_other_work():
+    assert "workload_change" not in categories(of_pool(pool(40.0, 0.9, 0.1), pool(58.0, 0.62, 0.1)))

@@ -119,15 +119,19 @@ def core_clock(view: View) -> Change:
     return view.resource(max(cores, key=busy), "cpu_frequency")
 
 
+def named_cores(view: View) -> int:
+    """The number of the machine's cores; 0 if they were not recorded one by one."""
+    return sum(1 for core in view.devices("cpu") if core[3:].isdigit())
+
+
 def outside_cores(view: View) -> float | None:
     """How many more cores other processes use; a lower bound if the number of cores is unknown. None if unknown."""
     load, own = view.resource("host", "host_cpu_usage"), view.resource(PROCESS, "process_cpu_usage")
     if not load.is_known:
         return None
-    named = sum(1 for core in view.devices("cpu") if core[3:].isdigit())
     # The process' own use is a part of the machine's, which bounds the number of cores from below.
     least = max((o or 0.0) / w for o, w in ((own.base, load.base), (own.other, load.other)) if w) if load.other else 0.0
-    cores = named or max(2.0, least)
+    cores = named_cores(view) or max(2.0, least)
     return (load.delta if load.is_real else 0.0) / 100 * cores - own.delta / 100
 
 
@@ -235,19 +239,31 @@ def _not_too_many(view: View, outside: float | None) -> str:
     """Why the process' threads are not too many for its cores; empty if they may be."""
     if not _is_crowded(view, outside):
         return "other processes use the cores more, or threads are not pushed off them more often"
+    ready, cores = _ready(view), named_cores(view)
+    if ready is not None and ready <= cores:
+        return f"{units.number(round(ready, 1))} of its threads were ready at a time, and there are {cores} cores"
     within, between = view.part(OPERATORS), view.gaps()
     if within.is_known and (between.ratio or 0.0) > _TWICE * (within.ratio or 0.0):
         return f"time outside operators is stretched more than they are: {span(between.base, between.other, 'ns')}"
     return ""
 
 
+def _ready(view: View) -> float | None:
+    """How many threads of the process ran or waited for a core at a time, on average; None if unknown."""
+    own, wait = ran(view), waited(view)
+    if not own.is_known or not wait.is_known or not view.run_step.other:
+        return None
+    return ((own.other or 0.0) + (wait.other or 0.0)) / view.run_step.other
+
+
 def thread_oversubscription(view: View) -> Judgement:
     """The process runs more threads than it has cores for, so they take the cores from each other.
 
     Necessary: it has at least two threads more, and half as many again; its threads wait for cores longer, by 5 % of a
-    cycle, and are pushed off them twice as often, while other processes do not use half a core more. Operators
-    are what such threads compute together: where the time between operators is stretched twice as much, Python threads
-    wait for each other.
+    cycle, and are pushed off them twice as often, while other processes do not use half a core more. More threads are
+    ready at a time than there are cores: those that wait for the interpreter's lock are not. Operators are what such
+    threads compute together: where the time between operators is stretched twice as much, Python threads wait for each
+    other.
     """
     name = "thread_oversubscription"
     wait, threads = waited(view), view.resource(PROCESS, "num_threads")
@@ -398,9 +414,10 @@ def gil_contention(view: View) -> Judgement:
     """Another Python thread of the process holds the interpreter's lock, or its core.
 
     Necessary: the process' own processor time per cycle rose by half of the cycle's growth (another thread worked), it
-    kept a core busy, more than one of its threads was ready at a time (there are more threads, they wait for cores, or
-    they use more than one), and threads switched. CPython passes the lock on after 5 ms, so lost time shows as one
-    switch per 5 ms; a quarter of that suffices. A loop in the main thread uses processor time too, but does not switch.
+    kept a core busy or waited for one, more than one of its threads was ready at a time (there are more threads, they
+    wait for cores, or they use more than one), and threads switched. CPython passes the lock on after 5 ms, so lost
+    time shows as one switch per 5 ms; a quarter of that suffices. A loop in the main thread uses processor time too,
+    but does not switch.
     """
     name = "gil_contention"
     own, switches = ran(view), view.per_cycle(PROCESS, "process_voluntary_ctx_switches")
@@ -453,9 +470,11 @@ def _no_lock(view: View, own: Change, switches: Change) -> str:
     """Why threads do not contend for the interpreter's lock; empty if they may."""
     threads, wait = view.resource(PROCESS, "num_threads"), waited(view)
     busy = (own.other or 0.0) / (view.run_step.other or 1.0)
+    # On a busy machine a thread that never rests waits for its core as well.
+    ready = _ready(view) or busy
     if not view.is_slower:
         return "cycles are not slower"
-    if own.delta < 0.5 * view.delta_ns or busy < _BUSY:
+    if own.delta < 0.5 * view.delta_ns or ready < _BUSY:
         return f"own processor time per cycle {span(own.base, own.other, 'ns')}"
     if not switches.rose() or switches.delta < 0.25 * view.delta_ns / _SWITCH_NS:
         return f"threads gave up the core {span(switches.base, switches.other, None)} times per cycle"

@@ -109,6 +109,8 @@ def _tails(name: str, view: View) -> Tails | Missing | RuledOut:
     if tails is None:
         return Missing(name, _NEEDS)
     added, other = tails.added_ns, tails.other
+    if view.same_cycles and view.delta_ns <= 0:
+        return not_slower(name, view)
     if added < _LEAST_PART * view.delta_ns or not view.has_tail:
         share = units.percent(other.n_slow / max(other.n_steps, 1))
         return RuledOut(name, f"{share} of the steps are slow, which adds {units.duration(added)} to the mean step")

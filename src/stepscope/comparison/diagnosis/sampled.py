@@ -30,12 +30,13 @@ def grown(view: View) -> pl.DataFrame:
     if base is None or other is None or not view.same_cycles or not view.step.is_known:
         return pl.DataFrame(schema={"function": pl.String, "low": pl.Float64, "high": pl.Float64})
     both = base.join(other, on="function", how="full", coalesce=True, suffix="_other")
-    both = both.with_columns(pl.col("share", "share_other").fill_null(0.0), pl.col("n", "n_other").max())
-    columns = ("share", "n", view.step.base or 0.0), ("share_other", "n_other", view.step.other or 0.0)
-    scatter = sum(
-        (pl.col(share) * (1 - pl.col(share)) / pl.col(n) * step**2 for share, n, step in columns), pl.lit(0.0)
-    )
-    low, high = (pl.col(share) * step for share, _, step in columns)
+    unknown = dict.fromkeys(("share", "variance", "spread", "share_other", "variance_other"), 0.0)
+    both = both.with_columns(pl.col(name).fill_null(value) for name, value in unknown.items())
+    left, right = view.step.base or 0.0, view.step.other or 0.0
+    # A further run differs from the base's repeats as these do from each other.
+    repeats = pl.col("spread") ** 2 * (1 + 1 / len(view.pair.base))
+    scatter = (pl.col("variance") + repeats) * left**2 + pl.col("variance_other") * right**2
+    low, high = pl.col("share") * left, pl.col("share_other") * right
     both = both.select("function", low=low, high=high, delta=high - low, scatter=scatter.sqrt())
     least = max(view.least_ns, _LEAST_PART * abs(view.delta_ns))
     most = both.filter((pl.col("delta") > least) & (pl.col("delta") > _SIGMAS * pl.col("scatter")))
@@ -43,10 +44,24 @@ def grown(view: View) -> pl.DataFrame:
 
 
 def _shares(observations: Sequence[Observation]) -> pl.DataFrame | None:
-    """Each function's share, averaged over repeats; None with too few samples. Columns: function, share, n."""
+    """Each function's share, averaged over repeats, and its variance and spread (standard deviation) over repeats.
+
+    None with too few samples.
+    """
     frames = [each.python_functions for each in observations if each.python_functions is not None]
     n_samples = sum(int(frame["n_samples"][0]) for frame in frames if frame.height)
     if n_samples < _LEAST_SAMPLES:
         return None
-    sums = pl.concat(frames).group_by("function").agg(share=pl.col("share_ratio").sum() / len(frames))
-    return sums.with_columns(n=pl.lit(n_samples))
+    n, share = len(frames), pl.col("share_ratio")
+    sums = (
+        pl.concat(frames)
+        .group_by("function")
+        .agg(
+            share=share.sum() / n,
+            squares=share.pow(2).sum() / n,
+            variance=(share * (1 - share) / pl.col("n_independent")).sum() / n**2,
+        )
+    )
+    # In repeats without the function its share is 0.
+    between = (pl.col("squares") - pl.col("share") ** 2).clip(0.0) * (n / max(n - 1, 1))
+    return sums.select("function", "share", "variance", spread=between.sqrt())

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stepscope.comparison.diagnosis.case import Judgement, Missing, Rule, Suspect, not_slower
-from stepscope.comparison.diagnosis.change import Change, evidence, fold, span
+from stepscope.comparison.diagnosis.change import Change, change_of, evidence, fold, span
+from stepscope.comparison.diagnosis.cpu import HALF_CORE, outside_cores, waited, with_workers
 from stepscope.comparison.diagnosis.python import SMALL_NS, small_calls
 from stepscope.comparison.diagnosis.sizes import PRODUCTS, most_telling, retyped, share_of_same_work, sizes
-from stepscope.comparison.model import RuledOut
+from stepscope.comparison.model import WORKERS, RuledOut
 from stepscope.core import units
 from stepscope.core.names import shorten
 
@@ -34,6 +35,7 @@ _LITTLE = 0.2
 _ADDED = 0.05
 #: Share of the growth of cycles that added work must explain.
 _PART = 0.1
+_ONCPU, _RUNQ = "process_oncpu_time", "process_runq_time"
 
 
 def other_work(view: View) -> tuple[float, float] | None:
@@ -74,11 +76,15 @@ def is_other(work: tuple[float, float] | None) -> bool:
 def workload_change(view: View) -> Judgement:
     """The run does other work: other sizes, more or fewer calls, other operators or kernels.
 
-    Necessary is one of three: work of half of the base's time has 10 % more or less to do per cycle, and cycles change
+    Necessary is one of four: work of half of the base's time has 10 % more or less to do per cycle, and cycles change
     alike; half of the time of each run goes to operators that the other does not have, or half of the other run's
-    operators and kernels are new; or operators of 50 µs and more per call were added that cost 5 % of a cycle, while
-    none disappeared and the old ones are unchanged.
+    operators and kernels are new; operators of 50 µs and more per call were added that cost 5 % of a cycle, while none
+    disappeared and the old ones are unchanged; or, without a profile, worker processes compute a tenth longer.
     """
+    return _of_workers(view) or _of_operators(view)
+
+
+def _of_operators(view: View) -> Judgement:
     name = "workload_change"
     gone, work = _gone(view), other_work(view)
     if gone >= _HALF or does_more(view):
@@ -93,6 +99,33 @@ def workload_change(view: View) -> Judgement:
     if work is None:
         return Missing(name, "shapes of the operators' inputs")
     return not_slower(name, view) if is_other(work) else _the_same(work)
+
+
+def _of_workers(view: View) -> Suspect | None:
+    """The judgement on work that worker processes do, if nothing else is known of it.
+
+    Processor time is what work costs, however long it waits for a core. So it grew, and not the waits: these grow
+    by half as much at most. No neighbour stretches it, and the workers are what a cycle waits for.
+    """
+    own, theirs = view.per_cycle(WORKERS, _ONCPU), view.per_cycle(WORKERS, _RUNQ)
+    if view.is_profiled or not view.is_slower or not own.is_known or not own.rose(times=math.exp(_RESIZED)):
+        return None
+    use = view.resource(WORKERS, _ONCPU).delta / 1e9
+    wait = with_workers(view, waited(view), _RUNQ)
+    at_once = ((own.other or 0.0) + (theirs.other or 0.0)) / (view.run_step.other or 1.0)
+    is_stretched = (outside_cores(view) or 0.0) - use >= HALF_CORE
+    if is_stretched or wait.delta > 0.5 * own.delta or at_once < _HALF or own.delta < view.least_ns:
+        return None
+    shown = [
+        evidence("processor time of worker processes, per cycle", own, role="necessary", device=WORKERS, metric=_ONCPU),
+        evidence("time that process and workers wait for cores, per cycle", wait, device=WORKERS, metric=_RUNQ),
+    ]
+    text = (
+        f"The worker processes compute {span(own.base, own.other, 'ns')} per cycle"
+        f" ({change_of(own.base, own.other)}) and do not wait for cores more: they have more to do, or do it in a"
+        " slower way."
+    )
+    return _suspect(view, 0.65, text, own.ratio, own.delta / max(at_once, 1.0), shown)
 
 
 def _the_same(work: tuple[float, float]) -> RuledOut:
