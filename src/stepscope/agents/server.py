@@ -136,6 +136,8 @@ class _Tools:
         missing = _Missing()
         frame = verbs.predict(opened, changes or (), on_missing=missing)
         answer = {**of_table(frame, tables.find("predictions").output, _ROWS), "quality": missing.texts}
+        if not changes:
+            answer["headline"] = "By gain: first what was replayed, then models (such as launch: graphs) and bounds"
         answer["next"] = [ask("report", "where the time goes today", run=handle)]
         return fitted({"run": handle, **answer}, "Narrow by changes: name those that you can make.")
 
