@@ -187,7 +187,12 @@ def record(out: Path, run: Run, python: str) -> None:
         text = "import time\nwhile True:\n t = time.time()\n while time.time() < t + 0.3: pass\n time.sleep(0.7)"
         neighbours.append(subprocess.Popen([sys.executable, "-S", "-c", text]))
     try:
-        subprocess.run([*words, "--", *job], env=environment, cwd=out, check=False, capture_output=True, timeout=180)
+        command = [*words, "--", *job]
+        ended = subprocess.run(
+            command, env=environment, cwd=out, check=False, capture_output=True, timeout=180, text=True
+        )
+        if ended.returncode:
+            print(f"{run.name}: {ended.stderr.strip()[-300:]}", flush=True)
     except subprocess.TimeoutExpired:
         print(f"{run.name}: stopped after 180 s", flush=True)
     finally:
