@@ -66,7 +66,7 @@ def threads_for(n_rows: int) -> Iterator[Start]:
     if n < 2 or not _LEAST_ROWS <= n_rows <= _MOST_ROWS:
         yield partial
         return
-    with ThreadPoolExecutor(n) as pool:
+    with ThreadPoolExecutor(n - 1) as pool:
 
         def begun(function: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Callable[[], _T]:
             return pool.submit(function, *args, **kwargs).result
