@@ -13,13 +13,13 @@ import argparse
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from job_simulator import Fault, Layout, Plan, simulate, tables
 from make_ranks import write
+from msgspec.structs import replace
 
 from stepscope import load
 from stepscope.analyses.ranks.calls import rank_calls

@@ -16,11 +16,12 @@ import argparse
 import json
 import re
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
+from msgspec.structs import replace
 
 import stepscope
 from stepscope.comparison import compare_runs, observe

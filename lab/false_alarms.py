@@ -10,9 +10,9 @@ heavy tails. A late rank comes 400 µs late to each all-reduce, which is 10 % of
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 
 from job_simulator import Fault, Layout, Plan, simulate, tables
+from msgspec.structs import replace
 
 from stepscope.analyses.ranks.stragglers import stragglers
 

@@ -12,9 +12,9 @@ Their clocks are off by constants and drift. Faults make chosen ranks late or li
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -33,8 +33,7 @@ WORKED = ("compute", "data", "idle", "backward", "optimizer", "extra")
 COLUMNS = ("compute_ns", "data_ns", "backward_ns", "optimizer_ns")
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(msgspec.Struct, frozen=True):
     """How many ranks work together in which way."""
 
     tp: int = 1
@@ -51,8 +50,7 @@ class Layout:
         return (stage * self.dp + replica) * self.tp + place
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(msgspec.Struct, frozen=True):
     """What goes wrong, with which rank, how much, from which step to which, in every how many steps.
 
     `late` and `host` add idle time before each exchange with a group, `compute` adds work there, `data loading` time at
@@ -76,8 +74,7 @@ class Fault:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     """What is simulated. Times in ns, rates in bytes/s; noise is exponential, jitter relative to the work.
 
     `memory` is the correlation of a rank's jitter from one exchange to the next; `uneven` how far the speeds of ranks
@@ -85,7 +82,7 @@ class Plan:
     of jitter.
     """
 
-    layout: Layout = field(default_factory=lambda: Layout(dp=8))
+    layout: Layout = msgspec.field(default_factory=lambda: Layout(dp=8))
     steps: int = 20
     layers: int = 4  # per stage; an exchange of the tensor-parallel group each way
     buckets: int = 4  # exchanges of the data-parallel group per step
@@ -110,8 +107,7 @@ class Plan:
     hosts_of: int | None = 8  # ranks on a host
 
 
-@dataclass(frozen=True, slots=True)
-class Simulated:
+class Simulated(msgspec.Struct, frozen=True):
     """Exchanges of all ranks in true time, a row per rank and exchange, sorted by rank and start; clocks of the ranks.
 
     `rows` has rank, group (index of `groups`), kind, bytes, step, seq, src, dst, start, end, and what was done since

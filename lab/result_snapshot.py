@@ -32,7 +32,7 @@ import time
 import warnings
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -199,7 +199,7 @@ def record(task: Task) -> None:
     if task.folder:
         _record_pairs(recorder, task)
     else:
-        keep("load-meta", lambda: json.dumps(asdict(replace(source.meta, facts=dict(source.meta.facts)))))
+        keep("load-meta", lambda: json.dumps(_fields_of(source.meta)))
     for kind, table, options in task.questions:
         if not task.folder or kind == "ranks" or (kind == "analysis" and not options):
             keep(_label(table, options), stepscope.show, source, table, workers=0, **options)
@@ -216,6 +216,12 @@ def record(task: Task) -> None:
         keep(f"plot-{table}", lambda name: stepscope.plot(source, name).to_json(), table)
     for table, *rest in map(str.split, SHOWN):
         keep(f"show-{table}", recorder.command, "show", table, target, *rest, *plain)
+
+
+def _fields_of(meta: Any) -> dict[str, Any]:
+    """The fields of a trace's `Meta`: of a struct, or of a dataclass, which it was in earlier versions."""
+    names = getattr(meta, "__struct_fields__", ()) or meta.__dataclass_fields__
+    return {name: getattr(meta, name) for name in names} | {"facts": dict(meta.facts)}
 
 
 def _record_pairs(recorder: Recorder, task: Task) -> None:

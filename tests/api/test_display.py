@@ -77,7 +77,7 @@ def test_a_comparison_made_by_other_means_has_no_picture(pair):
 
 
 def test_a_comparison_without_parts_says_so(pair):
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     found = stepscope.compare(*pair)
     with pytest.raises(StepscopeError, match="no parts of a step to draw"):

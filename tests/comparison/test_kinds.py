@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import polars as pl
 import pytest
+from msgspec.structs import replace
 from observations import observation, pair
 
 from stepscope.comparison.diagnosis import Case, views

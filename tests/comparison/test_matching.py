@@ -1,10 +1,9 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import polars as pl
 import pytest
 from cycle_traces import MAIN, samples_of, spans_of, steps_of, trace_of, training
+from msgspec.structs import replace
 from observations import observation
 
 from stepscope.comparison.matching import align, as_repeats, matched, of_phase, regrouped, similarity, work_ratio

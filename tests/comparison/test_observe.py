@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import polars as pl
 import pytest
@@ -21,6 +19,7 @@ from cycle_traces import (
 )  # fmt: skip
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from stepscope.analyses.cycles.functions import functions_of, own_of
 from stepscope.comparison.model import FUNCTIONS, OBSERVED_CYCLES, PARTS, RESOURCES, WORKLOAD

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec.structs import asdict, replace
 
 from stepscope.exports.tensorboard import _diff, _distributed, _forest, _kernels, _operators, _views
 from stepscope.exports.tensorboard import _roles as roles_of

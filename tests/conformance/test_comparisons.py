@@ -6,10 +6,11 @@ The verdict follows from the interval, not from what is known of the runs: two m
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 import stepscope
 from stepscope.reports.comparison import comparison

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import polars as pl
 import pytest
+from msgspec.structs import replace
 
 from stepscope import exports, load_run, show
 from stepscope.analyses.ranks.calls import rank_calls

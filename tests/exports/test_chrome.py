@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -9,6 +8,7 @@ import pytest
 from device_traces import BACKWARD, DEVICES_2, HOST, STREAM_7, TRACKS_5, kernel, spans_of
 from job_simulator import Layout, Plan, simulate
 from make_ranks import write
+from msgspec.structs import replace
 
 from stepscope import exports
 from stepscope.api import verbs

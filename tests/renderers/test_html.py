@@ -5,11 +5,11 @@ import hashlib
 import json
 import re
 import zlib
-from dataclasses import replace
 from html.parser import HTMLParser
 
 import polars as pl
 import pytest
+from msgspec.structs import replace
 
 from stepscope import renderers
 from stepscope.analyses.costs.roofline import ROOFLINE

@@ -31,7 +31,7 @@ def test_a_table_is_a_list_of_rows_with_raw_numbers(block, snapshot):
 
 
 def test_empty_tables_are_empty_lists(block):
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     assert JSON.table(replace(block, frame=block.frame.clear()), Screen()) == "[]\n"
     assert JSON.table(replace(block, frame=pl.DataFrame()), Screen()) == "[]\n"

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from stepscope.core.report import Bar, Block, Finding, Note, Part, Report
 from stepscope.core.table import Column as SchemaColumn

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import polars as pl
 import pytest
+from msgspec.structs import replace
 from observations import observation, pair
 
 from stepscope.comparison import Cause, Comparison, Effect, Evidence, RuledOut

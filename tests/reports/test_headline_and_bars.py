@@ -1,10 +1,9 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import polars as pl
 import pytest
 from bar_notes import texts
+from msgspec.structs import replace
 
 from stepscope.core.schema import ISSUES
 from stepscope.core.trace import Meta

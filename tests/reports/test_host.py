@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from stepscope.analyses.program.operators import operators
 from stepscope.core.errors import MissingTable

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from stepscope.analyses.common.device_work import device_work, occupancy
 from stepscope.core.remedies import Recording

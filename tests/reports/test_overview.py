@@ -3,13 +3,13 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from bar_notes import texts
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import stepscope
 from stepscope import store

@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import polars as pl
 import pytest
+from msgspec.structs import replace
 
 from stepscope.analyses.common.device_work import device_work
 from stepscope.core.schema import ISSUES

@@ -1,10 +1,9 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import polars as pl
 import pytest
 from batch_traces import TABLE_OF_TRACKS, spans_of
+from msgspec.structs import replace
 
 import stepscope
 from stepscope.core.request_tables import REQUESTS

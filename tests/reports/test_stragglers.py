@@ -1,11 +1,10 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from bar_notes import texts
 from job_simulator import Fault, Layout, Plan, simulate, tables
 from jobs import part
+from msgspec.structs import replace
 
 import stepscope
 from stepscope import store

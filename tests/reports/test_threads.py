@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import polars as pl
+from msgspec.structs import replace
 
 import stepscope
 from stepscope.core.schema import COUNTERS, SCHED, SPANS, STACK_SAMPLES, STACKS, TRACKS

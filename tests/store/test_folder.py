@@ -6,11 +6,11 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 import pytest
+from msgspec.structs import replace
 
 from stepscope.core import files, schema
 from stepscope.core.errors import CorruptInput, StepscopeError, UnsupportedVersion, WouldOverwrite

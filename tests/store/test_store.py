@@ -4,10 +4,10 @@ import gzip
 import json
 import os
 import time
-from dataclasses import replace
 
 import polars as pl
 import pytest
+from msgspec.structs import replace
 
 import stepscope
 from stepscope import store

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -300,8 +300,7 @@ def same_kernels(names: Iterable[str], known: Sequence[str]) -> Mapping[str, tup
     return same
 
 
-@dataclass(frozen=True, slots=True)
-class KernelName:
+class KernelName(msgspec.Struct, frozen=True):
     """A kernel's name in parts: `form` with its template arguments (None if unknown), `path` of namespaces and name."""
 
     form: str | None

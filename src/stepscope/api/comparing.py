@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from stepscope.core.errors import MissingTable, StepscopeError
 from stepscope.core.trace import Run

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, fields, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
 
 from stepscope import readers
 from stepscope.core import files
@@ -43,8 +45,7 @@ def loaded(
     return stitched(trace, kernel_counters)
 
 
-@dataclass(frozen=True, slots=True)
-class FileOpener:
+class FileOpener(msgspec.Struct, frozen=True):
     """Opens one file of a run. It can be pickled for another process, which then reports no progress."""
 
     side: SideFiles
@@ -95,7 +96,7 @@ def named_as(names: Sequence[str], paths: Sequence[str], opener: FileOpener) -> 
     if len(names) > _MOST_NAMED:
         folder = Path(names[0]).parent
         names = [str(folder)] if folder.is_dir() and readers.expand([str(folder)]) == list(paths) else names
-    of_side = {f"--{one.name}": getattr(opener.side, one.name) for one in fields(opener.side)}
+    of_side = {f"--{name}": getattr(opener.side, name) for name in SideFiles.__struct_fields__}
     options = {**of_side, "--with": opener.kernel_counters, "--max-bytes": opener.max_bytes}
     given = [(flag, str(value)) for flag, value in options.items() if value and not isinstance(value, Trace)]
     return (*names, *(word for pair in given for word in pair))

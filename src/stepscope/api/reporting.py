@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
 from stepscope.api.verbs import reported
 from stepscope.core.errors import StepscopeError
 from stepscope.core.trace import Opener, Run
@@ -72,8 +74,7 @@ class _Held:
         return _Held, (self.opener,)
 
 
-@dataclass(frozen=True, slots=True)
-class _Both:
+class _Both(msgspec.Struct, frozen=True):
     """The summary of a file, and what else was wanted of it."""
 
     outcome: Any

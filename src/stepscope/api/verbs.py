@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import warnings
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from stepscope.api import display
 from stepscope.core.errors import StepscopeError

@@ -8,11 +8,11 @@ many make up one of the other kind.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
+from msgspec.structs import replace
 
 from stepscope.comparison.model import (
     FUNCTIONS,

@@ -7,9 +7,9 @@ and never the recording. `Effect` is a difference with its certainty, `Cause` an
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
 import polars as pl
 
 from stepscope.analyses.memory.growth import MEMORY_GROWTH
@@ -196,8 +196,7 @@ RUN_RESOURCES = Table(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Observation:
+class Observation(msgspec.Struct, frozen=True):
     """One process in one recording, by cycle. Tables are those declared above; empty where the source has none.
 
     `anchor` names what marks the cycles: an annotation, a function, a kernel or a period. `remarks` say what was
@@ -219,9 +218,9 @@ class Observation:
     workload: pl.DataFrame
     remarks: tuple[str, ...] = ()
     python_functions: pl.DataFrame | None = None
-    setup: pl.DataFrame = field(default_factory=SETUP.empty)
-    steps: pl.DataFrame = field(default_factory=TIMED_STEPS.empty)
-    run_resources: pl.DataFrame = field(default_factory=RUN_RESOURCES.empty)
+    setup: pl.DataFrame = msgspec.field(default_factory=SETUP.empty)
+    steps: pl.DataFrame = msgspec.field(default_factory=TIMED_STEPS.empty)
+    run_resources: pl.DataFrame = msgspec.field(default_factory=RUN_RESOURCES.empty)
 
     @property
     def rank(self) -> int | None:
@@ -235,8 +234,7 @@ class Observation:
         return (complete if complete.height else self.cycles).sort("ts_ns", "cycle").with_row_index("at")
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
+class Pair(msgspec.Struct, frozen=True):
     """A process of the base and its counterpart in the other run, each in every repeat.
 
     `matched_by` says why they belong together: rank, device, only process, similarity.
@@ -248,8 +246,7 @@ class Pair:
     matched_by: str
 
 
-@dataclass(frozen=True, slots=True)
-class Effect:
+class Effect(msgspec.Struct, frozen=True):
     """How one quantity differs, as a value with the fields of EFFECTS. Times are in ns per cycle.
 
     `detectable` is the smallest change that these recordings would have shown in 8 of 10 cases. The interval (`low`,
@@ -280,8 +277,7 @@ class Effect:
         return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(msgspec.Struct, frozen=True):
     """One quantity that supports a cause: its values in both runs (in `unit`) and its row in the tables.
 
     `role` is `necessary`, `supporting`, or `consequence` (follows from the cause).
@@ -297,8 +293,7 @@ class Evidence:
     role: str = "supporting"
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
+class Cause(msgspec.Struct, frozen=True):
     """An explanation of the difference, with its evidence.
 
     `explained_ns` is the time per cycle that it accounts for, `confidence` is between 0 and 1, and `magnitude` is
@@ -326,8 +321,7 @@ class Cause:
         return "certain" if self.confidence >= 0.9 else "likely" if self.confidence >= 0.6 else "possible"
 
 
-@dataclass(frozen=True, slots=True)
-class RuledOut:
+class RuledOut(msgspec.Struct, frozen=True):
     """A cause that was considered, and the reason why it does not apply.
 
     With `is_judged` false it may apply: the reason says why the recordings cannot tell, or what they lack.
@@ -338,8 +332,7 @@ class RuledOut:
     is_judged: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(msgspec.Struct, frozen=True, eq=False):
     """The result of comparing two runs, as `stepscope.compare` returns it. Print it, plot it, or read its fields.
 
     Times are in ns per cycle; a cycle is one step of the job, or what repeats in its place.
@@ -380,17 +373,17 @@ class Comparison:
     causes: tuple[Cause, ...]
     ruled_out: tuple[RuledOut, ...] = ()
     notes: tuple[str, ...] = ()
-    facts: Mapping[str, str] = field(default_factory=dict)
-    arguments: tuple[str, ...] = field(default=(), repr=False, compare=False)
-    kinds: pl.DataFrame = field(default_factory=KINDS.empty)
+    facts: Mapping[str, str] = msgspec.field(default_factory=dict)
+    arguments: tuple[str, ...] = ()
+    kinds: pl.DataFrame = msgspec.field(default_factory=KINDS.empty)
     step_verdict: Verdict = "inconclusive"
     typical_step: Effect | None = None
     whole_run: Effect | None = None
-    memory: pl.DataFrame = field(default_factory=MEMORY_GROWTH.empty)
+    memory: pl.DataFrame = msgspec.field(default_factory=MEMORY_GROWTH.empty)
     batches: pl.DataFrame | None = None
-    to_text: Callable[[Comparison], str] | None = field(default=None, repr=False, compare=False)
-    to_html: Callable[[Comparison], str] | None = field(default=None, repr=False, compare=False)
-    to_figure: Callable[[Comparison], Any] | None = field(default=None, repr=False, compare=False)
+    to_text: Callable[[Comparison], str] | None = None
+    to_html: Callable[[Comparison], str] | None = None
+    to_figure: Callable[[Comparison], Any] | None = None
 
     @property
     def proof(self) -> Effect | None:

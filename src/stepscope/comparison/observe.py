@@ -8,11 +8,11 @@ count as exposed where the host does nothing else.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
+from msgspec.structs import replace
 
 from stepscope.analyses.common.collective_calls import collectives_on_host, computing_on_host, open_time
 from stepscope.analyses.common.device_work import by_device, device_work, mean_of, occupied

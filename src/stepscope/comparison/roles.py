@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -28,8 +28,7 @@ ALIKE = 0.1
 _TIMES_OWN_NOISE = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class Role:
+class Role(msgspec.Struct, frozen=True):
     """Processes that do the same. `apart` is EFFECTS of this group against the largest one, and empty for that one."""
 
     members: tuple[Observation, ...]

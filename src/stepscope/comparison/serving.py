@@ -7,11 +7,11 @@ nearly as many tokens to attend to.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
+from msgspec.structs import replace
 
 from stepscope.analyses.steps.batches import timed_batches
 from stepscope.comparison.effects import DELTAS, DRIFTS

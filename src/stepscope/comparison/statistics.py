@@ -13,9 +13,9 @@ A difference must pass two separate tests:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 if TYPE_CHECKING:
@@ -45,8 +45,7 @@ _FEW = 4
 LEAST_FOR_INTERVAL = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Moments:
+class Moments(msgspec.Struct, frozen=True):
     """Mean and scatter of each quantity (index) on one side, and the numbers of runs and cycles that have it.
 
     `squares` and `products` are sums over all runs: of squares around the run's mean, and of products of neighbours.
@@ -76,8 +75,7 @@ class Moments:
         return variance
 
 
-@dataclass(frozen=True, slots=True)
-class Differences:
+class Differences(msgspec.Struct, frozen=True):
     """For each quantity: difference of means, its interval, p-value, drift, and smallest detectable change.
 
     Interval, p-value and smallest detectable change are nan with fewer than `LEAST_FOR_INTERVAL` cycles on a side.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from stepscope.comparison.diagnosis import OF_TIMES, Case, diagnose, views
 from stepscope.comparison.effects import CONFIDENCE, DELTAS, effects, part_deltas
@@ -107,8 +108,7 @@ def _aligned(pair: Pair) -> Pair:
     return replace(pair, base=tuple(base), other=tuple(other))
 
 
-@dataclass(frozen=True, slots=True)
-class Stalls:
+class Stalls(msgspec.Struct, frozen=True):
     """Cycles much longer than those of the base. `share` is the other run's share of them less that of the base."""
 
     share: float

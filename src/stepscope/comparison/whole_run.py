@@ -6,9 +6,9 @@ steps, a tail of slow steps, and steps that grow. The profile explains where the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -123,8 +123,7 @@ def run_resources(trace: Trace, pid: int | None, siblings: Collection[int], step
     return RUN_RESOURCES.conform(means.rename({"cycle": "stretch"}).join(bounds, on="stretch", how="left"))
 
 
-@dataclass(frozen=True, slots=True)
-class Tail:
+class Tail(msgspec.Struct, frozen=True):
     """Steps of a run that take much longer than its typical step. Units: ns.
 
     `excess_ns` is what they add to the mean step, `each_ns` what each takes beyond the typical one. `every` is their
@@ -209,8 +208,7 @@ def growth(steps: pl.DataFrame) -> tuple[float, float]:
     return rise, _steadiness(typical)
 
 
-@dataclass(frozen=True, slots=True)
-class Tails:
+class Tails(msgspec.Struct, frozen=True):
     """The tails of both runs: of several repeats the largest of the base, and the smallest of the other."""
 
     base: Tail

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from stepscope.core.errors import StepscopeError
 
@@ -25,8 +26,7 @@ _RESULTS = re.compile(r"(?P<job>.*?)(?P<parts>(?:_(?:prefill|decode|layer))*)_pe
 _PAIRED = ("", "_decode")
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class Case(msgspec.Struct, frozen=True):
     """Two runs to compare: `label` is the case's folder, or the names of the two files."""
 
     label: str
@@ -34,8 +34,7 @@ class Case:
     other: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(msgspec.Struct, frozen=True):
     """A file, its case's folder, its side (normal, abnormal or none), and its unpacked name below the side's folder."""
 
     path: str

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -83,8 +82,7 @@ class _File(msgspec.Struct, frozen=True):
     about: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Hardware:
+class Hardware(msgspec.Struct, frozen=True):
     """All known products, those of the user's file first."""
 
     accelerators: Sequence[Accelerator]

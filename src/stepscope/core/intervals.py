@@ -11,9 +11,9 @@ once in a tree of maxima of ends: O(n log n) whatever the depth and whether or n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -301,8 +301,7 @@ def level(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
     return times[changes], levels[changes]
 
 
-@dataclass(frozen=True, slots=True)
-class _Axis:
+class _Axis(msgspec.Struct, frozen=True):
     """One axis with all groups end to end and gaps between them: group k's times start at k * width."""
 
     low: int

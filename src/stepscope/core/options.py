@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import inspect
 import types
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
+
+import msgspec
 
 from stepscope.core.errors import StepscopeError, UnknownName
 
@@ -32,8 +33,7 @@ _TRUE, _FALSE = ("1", "true", "on", "yes"), ("0", "false", "off", "no")
 _KIND_NAMES = {int: "a whole number", float: "a number", bool: "true or false"}
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(msgspec.Struct, frozen=True):
     """One keyword option: its Python name, type, allowed values (empty: any) and default."""
 
     name: str

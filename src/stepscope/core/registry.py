@@ -5,10 +5,11 @@ Ours are listed by module, so that nothing is imported before it is needed. Othe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import msgspec
 
 from stepscope.core.errors import UnknownName
 
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Registry(Generic[T]):
+class Registry(msgspec.Struct, Generic[T], frozen=True):
     """Values of one class by name.
 
     `what` is what error messages call one of them. `modules` has the module of each of ours, where it is a constant

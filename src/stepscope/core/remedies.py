@@ -6,9 +6,9 @@ A remedy names something only where it exists: `torch.compile` for PyTorch on de
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import polars as pl
 
 if TYPE_CHECKING:
@@ -26,8 +26,7 @@ _COMPILED = ("cuda", "rocm", "xpu")
 _OF_ENGINE = r"(?:^|/)(?:vllm|sglang)/|^(?:vllm|sglang|sgl_kernel)::|^execute_(?:\d+_)?context_"
 
 
-@dataclass(frozen=True, slots=True)
-class Recording:
+class Recording(msgspec.Struct, frozen=True):
     """What a remedy depends on: recorder (name of the format), framework, type of the device; '' is unknown.
 
     `engine`: an inference engine ran, whose loop is not the user's.
@@ -39,8 +38,7 @@ class Recording:
     engine: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Remedy:
+class Remedy(msgspec.Struct, frozen=True):
     """What to try in a situation (`topic`), and for which recordings; an empty tuple stands for all of them."""
 
     topic: str

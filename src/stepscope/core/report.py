@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import polars as pl
 
 from stepscope.core.table import Table
@@ -31,16 +31,14 @@ def whole_command(command: str, arguments: Sequence[str]) -> str:
     return " ".join(["stepscope", command, *map(shlex.quote, arguments)]) if command else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(msgspec.Struct, frozen=True):
     """A piece of a bar: `name` says what fills it, `ratio` how much of the whole (0..1)."""
 
     name: str
     ratio: float
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(msgspec.Struct, frozen=True):
     """A short fact below a bar: `about` is its subject, `command` the arguments of `stepscope` that show more."""
 
     text: str
@@ -51,8 +49,7 @@ class Note:
         return self.text
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
+class Bar(msgspec.Struct, frozen=True):
     """A whole and its pieces: `label` ('Step'), `value` in words ('431 ms ±2.1 %'), parts in drawing order.
 
     The parts may add up to less than 1: the rest is drawn empty. `notes` are short facts below the bar. `length` is
@@ -70,8 +67,7 @@ class Bar:
 PACE_UNKNOWN = "the step never waited for the data loader, so the loader's pace is not known"
 
 
-@dataclass(frozen=True, slots=True)
-class Gain:
+class Gain(msgspec.Struct, frozen=True):
     """What a change is worth: a step of `step_ns` would take `predicted_ns`, and between `low_ns` and `high_ns`.
 
     `question` is the change as `stepscope predict --if` takes it, one a line. Of a bound (`basis`) the prediction is
@@ -91,8 +87,7 @@ class Gain:
     slowdown_ns: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True):
     """Something that costs time, in one line; `details` are the lines below: evidence, '→ what to do'.
 
     `value_ns` is what it costs, `value_label` of what ('per step', 'in all'), `share_ratio` the same as a share of that
@@ -109,8 +104,7 @@ class Finding:
     gain: Gain | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Block:
+class Block(msgspec.Struct, frozen=True, eq=False):
     """A small table of the report: the frame's columns are shown as they are, `table` has their units.
 
     Give the few columns and rows that help at a glance (5 to 8 rows); `command` shows the rest, `note` is one line.
@@ -125,8 +119,7 @@ class Block:
     drawn: pl.DataFrame | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Report:
+class Report(msgspec.Struct, frozen=True, eq=False):
     """One screen about one trace or run.
 
     `headline` is one line: what was recorded. `first` is a table that must be read before the bars. `quality` are
@@ -143,20 +136,20 @@ class Report:
     tables: tuple[Block, ...] = ()
     quality: tuple[str, ...] = ()
     issues: pl.DataFrame | None = None
-    meta: Mapping[str, object] = field(default_factory=dict)
+    meta: Mapping[str, object] = msgspec.field(default_factory=dict)
     title: str = "report"
     findings_title: str = "What costs most"
     quality_command: str = ""
     arguments: tuple[str, ...] = ()
     first: Block | None = None
-    document: Mapping[str, object] | None = field(default=None, repr=False)
-    more: Mapping[str, object] = field(default_factory=dict, repr=False)
-    to_text: Callable[[Report], str] | None = field(default=None, repr=False)
-    to_html: Callable[[Report], str] | None = field(default=None, repr=False)
-    to_figure: Callable[[Report], Any] | None = field(default=None, repr=False)
+    document: Mapping[str, object] | None = None
+    more: Mapping[str, object] = msgspec.field(default_factory=dict)
+    to_text: Callable[[Report], str] | None = None
+    to_html: Callable[[Report], str] | None = None
+    to_figure: Callable[[Report], Any] | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "meta", MappingProxyType(dict(self.meta)))
+        msgspec.structs.force_setattr(self, "meta", MappingProxyType(dict(self.meta)))
 
     def __str__(self) -> str:
         return self.headline if self.to_text is None else self.to_text(self).rstrip("\n")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -35,8 +36,7 @@ def fitted(values: pl.Series, dtype: pl.DataType) -> pl.Series:
     return pl.select(pl.coalesce(cast, pl.when(values.is_not_null()).then(end)).alias(values.name)).to_series()
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(msgspec.Struct, frozen=True):
     """One column: its type, what it means, its unit, and whether it identifies a row (key) or measures it."""
 
     name: str
@@ -46,8 +46,7 @@ class Column:
     key: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(msgspec.Struct, frozen=True, dict=True):
     """A named list of columns: the contract between readers, analyses and renderers.
 
     Values of the columns `never_null` are always known.
@@ -57,10 +56,11 @@ class Table:
     doc: str
     columns: tuple[Column, ...]
     never_null: tuple[str, ...] = ()
-    dtypes: dict[str, pl.DataType] = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "dtypes", {c.name: c.dtype for c in self.columns})
+    @cached_property
+    def dtypes(self) -> dict[str, pl.DataType]:
+        """The type of each column, in their order."""
+        return {c.name: c.dtype for c in self.columns}
 
     def column(self, name: str) -> Column:
         """The column of that name; KeyError if there is none."""

@@ -7,10 +7,13 @@ Run is all traces or results of one job.
 from __future__ import annotations
 
 from collections.abc import Mapping  # noqa: TC003  stored traces are read by these types
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from html import escape
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import msgspec
+from msgspec.structs import replace
 
 from stepscope.core.analysis_methods import AnalysisMethods
 from stepscope.core.errors import MissingTable, UnknownName
@@ -37,8 +40,7 @@ _MOST_PATHS = 20
 _NO_CLOCK = "a profile of counters has no timeline: record one too (nsys, or the framework's profiler)"
 
 
-@dataclass(frozen=True, slots=True)
-class Meta:
+class Meta(msgspec.Struct, frozen=True):
     """The metadata of a file. A field is None if the format has no such fact."""
 
     path: str
@@ -55,7 +57,7 @@ class Meta:
     origin_recorded_ns: int = 0
     #: Whether the file writes durations as 12.0 or 12.345 and not as 12; the first duration decides.
     decimal_times: bool = False
-    facts: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 def extent_ns(spans: pl.DataFrame) -> tuple[int, int]:
@@ -64,8 +66,7 @@ def extent_ns(spans: pl.DataFrame) -> tuple[int, int]:
     return int(starts.min()), int((starts + spans["dur_ns"].to_numpy()).max())
 
 
-@dataclass(frozen=True, slots=True)
-class Trace:
+class Trace(msgspec.Struct, frozen=True):
     """One process' recording: read-only tables (see `stepscope.core.schema`) and metadata.
 
     A table that the file does not provide reads as an empty frame; `require` names what is missing instead.
@@ -76,7 +77,7 @@ class Trace:
 
     def __post_init__(self) -> None:
         if not isinstance(self.tables, StoredTables):
-            object.__setattr__(self, "tables", MappingProxyType(dict(self.tables)))
+            msgspec.structs.force_setattr(self, "tables", MappingProxyType(dict(self.tables)))
 
     def table(self, name: str) -> pl.DataFrame:
         """The table of that name, empty if the file holds none. Raises UnknownName."""
@@ -326,26 +327,24 @@ class Trace:
         return self.table("issues")
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(msgspec.Struct, frozen=True):
     """A table that another program computed, with the schema of its columns."""
 
     table: Table
     frame: pl.DataFrame
 
 
-@dataclass(frozen=True, slots=True)
-class Results(Trace):
+class Results(Trace, frozen=True):
     """A file of results instead of a recording: computed tables, by the names under which they are shown.
 
     It behaves like a trace: `tables` has anything recorded as well, such as counters.
     """
 
-    results: Mapping[str, Result] = field(default_factory=dict)
+    results: Mapping[str, Result] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         Trace.__post_init__(self)
-        object.__setattr__(self, "results", MappingProxyType(dict(self.results)))
+        msgspec.structs.force_setattr(self, "results", MappingProxyType(dict(self.results)))
 
     def require(self, name: str, *, needed_by: str = "") -> pl.DataFrame:
         """The recorded table of that name. Raises MissingTable if it has no rows, UnknownName if there is none."""

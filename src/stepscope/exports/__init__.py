@@ -6,8 +6,9 @@ To add one: a module here with `EXPORT`, a line below, a test. Other packages of
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from stepscope.core.options import check_options, options_of
 from stepscope.core.registry import Registry
@@ -26,30 +27,26 @@ if TYPE_CHECKING:
             """Raises WouldOverwrite, StepscopeError."""
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(msgspec.Struct, frozen=True):
     """What an export may use: `open_run` opens another run that an option names; `tell` shows a note to the user."""
 
     open_run: Callable[[str], Run]
     tell: Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Folder:
+class Folder(msgspec.Struct, frozen=True):
     """Content of several files: `write` makes a folder of it, which appears only when it is complete."""
 
     write: WriteFolder
 
 
-@dataclass(frozen=True, slots=True)
-class Stream:
+class Stream(msgspec.Struct, frozen=True):
     """Content that is made and written piece by piece, so that it need not fit into memory. It can be read once."""
 
     pieces: Iterator[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Export:
+class Export(msgspec.Struct, frozen=True):
     """A format of another tool.
 
     `run` takes the run, a Context, then keyword options. It returns the whole content of the file, or a

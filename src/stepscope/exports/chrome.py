@@ -6,10 +6,10 @@ Only one rank is in memory at a time: each trace is read once to solve the clock
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -70,8 +70,7 @@ def _document(run: Run, context: Context, *, as_recorded: bool) -> Iterator[str]
     yield "\n]}\n"
 
 
-@dataclass(frozen=True, slots=True)
-class _PlacedFile:
+class _PlacedFile(msgspec.Struct, frozen=True):
     """A file and its place in true time: `shift` ns after the origin, then corrected by its rank's clock."""
 
     path: str

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from stepscope.core import files
 from stepscope.core.errors import MissingTable, StepscopeError
@@ -119,8 +120,7 @@ def results_of(
         yield (None, outcome) if isinstance(outcome, StepscopeError) else outcome
 
 
-@dataclass(frozen=True, slots=True)
-class _Refused:
+class _Refused(msgspec.Struct, frozen=True):
     """An error in the question itself, which no other file would cure."""
 
     error: StepscopeError

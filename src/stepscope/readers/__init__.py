@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from stepscope import store
 from stepscope.core import files
@@ -72,8 +73,7 @@ def reader_for(path: str, head: bytes) -> Format | Reader:
     return readers()[-i]
 
 
-@dataclass(frozen=True, slots=True)
-class SideFiles:
+class SideFiles(msgspec.Struct, frozen=True):
     """Files that are read with a trace, if the user names them: those in its folder are known by their names.
 
     `counters` is a file of samples, `capture` a trace in which graphs were captured, or a folder of them, `requests` a

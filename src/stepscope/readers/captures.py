@@ -15,11 +15,12 @@ import contextlib
 import json
 import math
 import re
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import polars as pl
+from msgspec.structs import replace
 
 from stepscope.core import files
 from stepscope.core.errors import StepscopeError
@@ -64,8 +65,7 @@ _MOST_AROUND = 100
 _MOST_NODES, _MORE_NODES = 64, 100_000
 
 
-@dataclass(frozen=True, slots=True)
-class Graph:
+class Graph(msgspec.Struct, frozen=True):
     """One captured graph.
 
     `launches` has a row for each launch in order: kernel (name, null where not recorded), node (row of `nodes` of its
@@ -259,8 +259,7 @@ def _windows(spans: pl.DataFrame, begins: pl.Series, ends: pl.Series) -> pl.Data
     return apart.with_row_index("window").select("window", "begin_id", "from_ns", "until_ns")
 
 
-@dataclass(frozen=True, slots=True)
-class _Tree:
+class _Tree(msgspec.Struct, frozen=True):
     """The nearest span of some categories at or around each span (−1: none)."""
 
     spans: pl.DataFrame

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import csv
 import re
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from stepscope.readers.common.source import SQLITE_MAGIC
 
@@ -34,8 +35,7 @@ PICKLE = re.compile(rb"\x80[\x02-\x05]")
 KERNEL_METRICS = ("devices", "tracks", "spans", "kernels", "kernel_metrics", "issues")
 
 
-@dataclass(frozen=True, slots=True)
-class Sign:
+class Sign(msgspec.Struct, frozen=True):
     """One way to recognise a format. All that is given must hold of a file's first unpacked bytes and its name."""
 
     #: How sure it is, 0 to 1.
@@ -68,8 +68,7 @@ class Sign:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
+class Format(msgspec.Struct, frozen=True):
     """A format of ours. `module`, in this package, has the function `function(source) -> Trace`.
 
     The first of the `signs` that fits says how sure it is; with `utf16` they also hold of text in that encoding.
@@ -110,8 +109,7 @@ class Format:
         return trace
 
 
-@dataclass(frozen=True, slots=True)
-class Reader:
+class Reader(msgspec.Struct, frozen=True):
     """A format of another package. `sniff(path, head)` gives 0..1 from the first unpacked bytes and never raises.
 
     `companion_files(path)` are the files that are read together with one, itself among them; reading the first reads

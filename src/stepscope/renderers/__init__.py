@@ -6,9 +6,10 @@ in the entry-point group `stepscope.renderers`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from stepscope.core.errors import UnknownName
 from stepscope.core.registry import Registry
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
     from stepscope.core.report import Block, Report
 
 
-@dataclass(frozen=True, slots=True)
-class Screen:
+class Screen(msgspec.Struct, frozen=True):
     """What the output of a text can show. Files and pipes have 100 columns and no colour."""
 
     width: int = 100
@@ -28,8 +28,7 @@ class Screen:
     unicode: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Renderer:
+class Renderer(msgspec.Struct, frozen=True):
     """A way to write things down.
 
     `report` turns a Report into text, `table` a Block into text, or bytes if it is a binary format; None where the

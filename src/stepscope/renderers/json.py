@@ -26,10 +26,11 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import polars.selectors as cs
+from msgspec.structs import asdict
 
 from stepscope.core.report import printable_lines
 from stepscope.renderers import Renderer, Screen
@@ -93,6 +94,8 @@ def _finite(value: Any) -> Any:
             return value if math.isfinite(value) else None
         case dict():
             return {str(k): _finite(v) for k, v in value.items()}
+        case msgspec.Struct():
+            return _finite(asdict(value))
         case list() | tuple():
             return [_finite(v) for v in value]
         case str() | int() | None:

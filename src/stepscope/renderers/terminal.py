@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 import textwrap
-from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
+import msgspec
 import polars as pl
 import polars.selectors as cs
+from msgspec.structs import replace
 
 from stepscope.core import names, units
 from stepscope.core.report import printable, whole_command
@@ -261,8 +262,7 @@ def _ink(text: str, code: str, screen: Screen) -> str:
     return f"\x1b[{code}m{text}\x1b[0m" if screen.colour and text.strip() else text
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(msgspec.Struct, frozen=True):
     """A header, its cells, and how they fit if there is little room: `squeeze` shortens texts, `wrap` breaks lines.
 
     The higher `spare`, the sooner the column is left out; among equals the one furthest right goes first. Texts are
@@ -278,8 +278,7 @@ class Column:
     most: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Grid:
+class Grid(msgspec.Struct, frozen=True):
     """Lines of the header, lines of the body, and the headers of columns for which there is no room."""
 
     head: tuple[str, ...]

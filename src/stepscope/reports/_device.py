@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import polars as pl
+from msgspec.structs import replace
 
 from stepscope.analyses.common.collective_calls import named_calls
 from stepscope.analyses.common.device_work import (
@@ -81,8 +82,7 @@ _DIRECTIONS = {
 }
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DeviceTime:
+class DeviceTime(msgspec.Struct, frozen=True, eq=False):
     """What the devices did in the scope: `parts` sum to its length, `while_idle` is the host in the idle part."""
 
     work: pl.DataFrame

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import polars as pl
+from msgspec.structs import replace
 
 from stepscope.core import files
 from stepscope.core.report import Bar, Block, Finding, Gain, Note, Part, Report

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import polars as pl
 
 from stepscope.analyses.common.collective_calls import collectives_on_host
@@ -36,8 +36,7 @@ _RUNTIME = ("runtime", "driver")
 _HOST = ("operator", "python", "user_range", "module", "dataloader", *_RUNTIME)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class HostTime:
+class HostTime(msgspec.Struct, frozen=True, eq=False):
     """The host's time in the scope: its parts and the largest costs."""
 
     parts: Mapping[str, int]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from statistics import fmean
 from typing import TYPE_CHECKING
 
 import polars as pl
+from msgspec.structs import replace
 
 from stepscope.analyses.common.device_work import by_device, label_devices
 from stepscope.analyses.common.span_lookup import during, most_called, most_of, of_spans

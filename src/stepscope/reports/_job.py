@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import polars as pl
 
 from stepscope.analyses.ranks.groups import missing_of
@@ -26,8 +26,7 @@ _NAMED, _RUNS = 3, 4
 _SAME_NAMES, _SAME_TIME = 0.8, 0.3
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(msgspec.Struct, frozen=True):
     """The summaries that a report uses, and the files and ranks that it does without.
 
     `broken` are paths of unreadable files with their errors, `twice` paths of files whose rank another file has, with

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
+from msgspec.structs import replace
 
 from stepscope.analyses.common.device_work import label_devices
 from stepscope.analyses.memory.growth import MEMORY_GROWTH, grown

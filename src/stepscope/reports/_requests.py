@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
+from msgspec.structs import replace
 
 from stepscope.analyses.ranks.expert_load import EXPERT_LOAD, expert_load
 from stepscope.analyses.resources.counters import COUNTER_SUMMARY, counters

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import msgspec
 import polars as pl
+from msgspec.structs import replace
 
 from stepscope.analyses.common.batch_names import is_sampling
 from stepscope.analyses.steps.batches import BATCHES, batches, empty_places, laws, of_kinds, timed_batches
@@ -39,8 +40,7 @@ _PADDED, _SAMPLED = 0.05, 0.02
 _HOST_CATEGORIES = ("operator", "python", "user_range", "module")
 
 
-@dataclass(frozen=True, slots=True)
-class Serving:
+class Serving(msgspec.Struct, frozen=True):
     """The batches of a trace, one by one as the analysis gives them, and by kind."""
 
     trace: Trace

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec.structs import replace
 
 from stepscope import store
 from stepscope.analyses.ranks.calls import RankCalls, first_calls, rank_calls
@@ -33,8 +35,7 @@ _FACTS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Stragglers:
+class Stragglers(msgspec.Struct, frozen=True):
     """Ranks that make others wait: as findings, the largest first, and as `facts` for JSON.
 
     `compared` says whether ranks share collectives. If so each waits for the rest, and step times do not show which

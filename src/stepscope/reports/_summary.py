@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -34,8 +34,7 @@ AHEAD = 0.9
 SLOWEST_STEPS = "show steps --sort -window_ns"
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(msgspec.Struct, frozen=True):
     """Something that took time: how much over the whole scope, with a title and details.
 
     `kind` is the same on every rank, so that costs of several ranks become one finding. Costs of one summary do not
@@ -52,16 +51,14 @@ class Cost:
     gain: Gain | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Lack:
+class Lack(msgspec.Struct, frozen=True):
     """A sentence on what the data lacks. `kind` is the same on every rank; numbers in `text` are the rank's own."""
 
     kind: str
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
+class Memory(msgspec.Struct, frozen=True):
     """The device with the highest peak of memory."""
 
     device: str | None
@@ -70,8 +67,7 @@ class Memory:
     capacity_bytes: int | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Scope:
+class Scope(msgspec.Struct, frozen=True, eq=False):
     """The part of a recording that a summary covers: the windows of steps, else everything that was recorded."""
 
     lows: Ints
@@ -79,7 +75,7 @@ class Scope:
     numbers: tuple[int, ...] = ()  # of the steps, in the order of the windows
     n_devices: int = 1  # that worked, and whose mean the parts are
     host_ns: tuple[int, ...] = ()  # how long each step took on the host
-    about: Recording = field(default_factory=Recording)  # what remedies depend on
+    about: Recording = msgspec.field(default_factory=Recording)  # what remedies depend on
     late_ns: int = 0  # device work of the only step after its end on the host, which the window includes
 
     @property
@@ -125,8 +121,7 @@ class Scope:
         return f"{amount}, {'' if n == 1 else 'mean '}{duration(ns / n)}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Summary:
+class Summary(msgspec.Struct, frozen=True, eq=False):
     """All that a report needs of one trace."""
 
     meta: Meta
@@ -137,10 +132,11 @@ class Summary:
     numbers: tuple[int, ...] = ()  # of the steps
     windows_ns: tuple[int, ...] = ()  # length of each step; without steps, of the scope's one window
     host_ns: tuple[int, ...] = ()  # length of each step on the host
-    parts: Mapping[str, int] = field(default_factory=dict)  # parts of the windows, summed over them
-    busy: Mapping[str, float] = field(default_factory=dict)  # share of the windows in which each device worked
-    use: Mapping[str, float] = field(default_factory=dict)  # of `device-utilisation`, means over devices; of `mfu`
-    while_idle: Mapping[str, int] = field(default_factory=dict)  # what the host did while no device worked
+    parts: Mapping[str, int] = msgspec.field(default_factory=dict)  # parts of the windows, summed over them
+    busy: Mapping[str, float] = msgspec.field(default_factory=dict)  # share of the windows in which each device worked
+    # Of `device-utilisation`, means over devices; of `mfu`.
+    use: Mapping[str, float] = msgspec.field(default_factory=dict)
+    while_idle: Mapping[str, int] = msgspec.field(default_factory=dict)  # what the host did while no device worked
     memory: Memory | None = None
     notes: tuple[Note, ...] = ()
     costs: tuple[Cost, ...] = ()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import polars as pl
+from msgspec.structs import replace
 
 from stepscope.analyses.advice.recommendations import Facts, advice, memory_held, with_kernels, with_program
 from stepscope.analyses.common.device_work import mean_of

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
+from msgspec.structs import asdict, replace
 
 from stepscope.analyses.memory.growth import MEMORY_GROWTH
 from stepscope.comparison.diagnosis.change import span

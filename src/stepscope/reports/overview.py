@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import statistics
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import polars as pl
+from msgspec.structs import replace
 
 from stepscope import store
 from stepscope.analyses.advice.recommendations import Facts

@@ -8,10 +8,10 @@ parquet`, and `traces_in` finds the traces in them.
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import polars as pl
+from msgspec.structs import replace
 
 from stepscope.core import files
 from stepscope.core.errors import StepscopeError

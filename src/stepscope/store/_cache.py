@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from stepscope.core import units
 from stepscope.core.errors import CorruptInput, StepscopeError, UnsupportedVersion
 from stepscope.store._folder import META, parse_document, read_folder, write_folder
@@ -36,8 +38,7 @@ _DEFAULT_BYTES, _DEFAULT_SHARE = 5 * 10**9, 0.1
 _NO = ("0", "off", "no", "false")
 
 
-@dataclass(frozen=True, slots=True)
-class CacheFolder:
+class CacheFolder(msgspec.Struct, frozen=True):
     """The folder of the cache, and how many bytes it may hold."""
 
     folder: Path
@@ -119,8 +120,7 @@ _UNFINISHED, _LOCK, _VALUE, _DIGEST = ".new-", ".lock", "note", "digest"
 _NEW_S = 60
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """A cached file: its path when it was opened, format, unpacked size, size in the cache, and time of last use."""
 
     folder: Path

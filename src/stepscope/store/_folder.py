@@ -17,7 +17,6 @@ import json
 import os
 import secrets
 import shutil
-from dataclasses import fields
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
@@ -119,7 +118,8 @@ def write_folder(trace: Trace, folder: str, *, statistics: bool = True) -> int:
         "version": VERSION,
         "schema": schema_fingerprint(),
         "written_by": program_version(),
-        "meta": {f.name: getattr(trace.meta, f.name) for f in fields(Meta)} | {"facts": dict(trace.meta.facts)},
+        "meta": {name: getattr(trace.meta, name) for name in Meta.__struct_fields__}
+        | {"facts": dict(trace.meta.facts)},
         "tables": tables,
         "results": stored if isinstance(trace, Results) else None,
     }

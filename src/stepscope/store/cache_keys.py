@@ -19,7 +19,6 @@ import time
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -119,8 +118,7 @@ _MEMBER = "!"
 _ONE_FILE_FORMATS = ("kineto",)
 
 
-@dataclass(frozen=True, slots=True)
-class CacheKey:
+class CacheKey(msgspec.Struct, frozen=True):
     """Identifies what the cache holds, or will hold, for a file. `began_ns` is the Unix time at which it was made."""
 
     where: CacheFolder

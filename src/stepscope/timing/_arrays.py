@@ -8,10 +8,10 @@ from __future__ import annotations
 import importlib
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from numbers import Number
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from stepscope.core.errors import StepscopeError
@@ -31,8 +31,7 @@ _HIGH = 100
 TORCH_DEVICES = ("cuda", "xpu", "mps")
 
 
-@dataclass(frozen=True, slots=True)
-class ArraySpec:
+class ArraySpec(msgspec.Struct, frozen=True):
     """How to make an array. `values` None is normal for floats, uniform for integers; `library` None the function's."""
 
     shape: tuple[int, ...]

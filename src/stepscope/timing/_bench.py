@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gc
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from stepscope.core.errors import StepscopeError
 from stepscope.timing._arrays import ArraySpec, made, specs_in
@@ -77,8 +78,7 @@ def _outcome(
     return Outcome(case, timings, tuple(job.clock for job in jobs), compared)
 
 
-@dataclass(frozen=True, slots=True)
-class _Prepared:
+class _Prepared(msgspec.Struct, frozen=True):
     """A function with the arguments of a case, called once."""
 
     job: Job

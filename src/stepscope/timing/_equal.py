@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from stepscope.core.errors import StepscopeError
 from stepscope.timing._arrays import as_numpy, leaves
@@ -33,8 +34,7 @@ EXACT = (0.0, 0.0)
 _CHUNK = 1 << 22
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(msgspec.Struct, frozen=True):
     """How a result differs from its reference, over all elements of all arrays in it.
 
     Elements are equal if they have the same value or both are NaN. If only one is NaN or infinite, the error is

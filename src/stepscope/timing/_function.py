@@ -9,10 +9,11 @@ import re
 import sys
 import traceback
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from stepscope.core.errors import FunctionFailed, StepscopeError, nearest
 
@@ -25,8 +26,7 @@ _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 FRAMEWORKS = ("torch", "paddle")
 
 
-@dataclass(frozen=True, slots=True)
-class Function:
+class Function(msgspec.Struct, frozen=True):
     """A callable, what it is called in tables ('module:function'), and the module that holds it."""
 
     label: str

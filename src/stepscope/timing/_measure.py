@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from stepscope.core.errors import StepscopeError
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from stepscope.timing._statistics import Times
 
 
-@dataclass(frozen=True, slots=True)
-class Clock:
+class Clock(msgspec.Struct, frozen=True):
     """How calls are timed: `waits` empty the devices; `event` makes one that records and tells the time between two."""
 
     name: str = "wall clock"
@@ -40,8 +39,7 @@ class Clock:
             one()
 
 
-@dataclass(frozen=True, slots=True)
-class Lap:
+class Lap(msgspec.Struct, frozen=True):
     """Time of one call in ns, by the clock that counts and by the host's clock, which includes all waiting."""
 
     ns: float
@@ -134,8 +132,7 @@ LONG_NS = 10_000_000
 MOST_INNER = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(msgspec.Struct, frozen=True):
     """How much to measure: calls before it, then repeats, or seconds for each function of a case (1 if neither)."""
 
     warmup: int = 3
@@ -152,8 +149,7 @@ class Budget:
             raise StepscopeError(f"seconds is {self.seconds:g}", "give a number above 0")
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(msgspec.Struct, frozen=True):
     """A call without arguments, the clock that it needs, and what to call it in an error."""
 
     call: Callable[[], object]
@@ -161,8 +157,7 @@ class Job:
     what: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Timings:
+class Timings(msgspec.Struct, frozen=True, eq=False):
     """Times of the repeats of one function in ns a call, in the order in which they were measured.
 
     `wall_ns` is the host's clock, the waiting for the device included. With `n_inner` above 1, each repeat is the mean

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -68,8 +68,7 @@ _MEASURES = (
 BENCH = Table("bench", "time of a function for each case, with that of a reference", (*_KEYS, *_MEASURES))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True, eq=False):
     """One case: the times of the function and, if there is one, of the reference, and how their results differ."""
 
     case: Case
@@ -78,8 +77,7 @@ class Outcome:
     difference: Difference | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Bench:
+class Bench(msgspec.Struct, frozen=True, eq=False):
     """A finished benchmark: print it, or take its `frame`, whose columns `table` describes.
 
     `outcomes` hold every single time. `arguments` has the column of each argument, because a few names are taken.
@@ -93,7 +91,7 @@ class Bench:
     table: Table
     frame: pl.DataFrame
     arguments: Mapping[str, str]
-    to_text: Callable[[Bench], str] | None = field(default=None, repr=False)
+    to_text: Callable[[Bench], str] | None = None
 
     @property
     def n_differing(self) -> int | None:

@@ -6,9 +6,9 @@ The only assumption about the times is that the repeats are independent and have
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 if TYPE_CHECKING:
@@ -19,8 +19,7 @@ LEVEL = 0.95
 FAR_OUT = 3.0
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
+class Interval(msgspec.Struct, frozen=True):
     """Bounds that hold the true value with probability `level` (0..1): the level reached, not the one asked for."""
 
     low: float
@@ -28,8 +27,7 @@ class Interval:
     level: float
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(msgspec.Struct, frozen=True):
     """Times of repeats in ns. `n_outliers` are those that took far longer; they are counted, and left in."""
 
     n: int

@@ -15,9 +15,10 @@ import json
 import math
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from stepscope.core.errors import StepscopeError
 from stepscope.timing._arrays import array_spec
@@ -28,16 +29,14 @@ MAX_CASES = 10_000
 _HINT = "a sweep holds the tables arguments, sweep and variables, and the list of tables cases"
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class Case(msgspec.Struct, frozen=True):
     """Arguments of one call, arrays as specs; and the variables that gave them their shapes."""
 
     arguments: Mapping[str, Any]
     variables: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class _Always:
+class _Always(msgspec.Struct, frozen=True):
     """What holds in every case: arguments, variables of one value, and the names of all variables."""
 
     arguments: Mapping[str, Any]

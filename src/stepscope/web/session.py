@@ -8,10 +8,10 @@ import threading
 import time
 from collections import OrderedDict
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+import msgspec
 import polars as pl
 
 from stepscope.api.loading import FileOpener
@@ -44,8 +44,7 @@ class Busy(StepscopeError):
         super().__init__("the server is busy with other requests", "try again in a moment")
 
 
-@dataclass(frozen=True, slots=True)
-class Input:
+class Input(msgspec.Struct, frozen=True):
     """A file that may be read: its number in URLs, its path, a short name unique among the inputs."""
 
     index: int
@@ -53,8 +52,7 @@ class Input:
     label: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Opener:
+class _Opener(msgspec.Struct, frozen=True):
     """Opens the files of a run. Traces that the session holds are not opened again."""
 
     session: Session

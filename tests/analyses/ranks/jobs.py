@@ -37,6 +37,6 @@ def calls(*rows: tuple[Any, ...], **columns: list[Any]) -> pl.DataFrame:
 
 def part(rank: int | None, *rows: tuple[Any, ...], comms: tuple[Comm, ...] = (WORLD,), **more: Any) -> RankCalls:
     """One rank; `more` are fields of RankCalls, all else columns of its calls."""
-    fields = {k: more.pop(k) for k in tuple(more) if k in RankCalls.__dataclass_fields__}
+    fields = {k: more.pop(k) for k in tuple(more) if k in RankCalls.__struct_fields__}
     fields.setdefault("origin_unix_ns", 0)
     return RankCalls(rank, fields.pop("label", f"rank{rank}"), calls(*rows, **more), comms, **fields)

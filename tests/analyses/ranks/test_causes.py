@@ -1,11 +1,10 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import polars as pl
 import pytest
 from job_simulator import Fault, Layout, Plan, simulate, tables
+from msgspec.structs import replace
 
 from stepscope.analyses.ranks.calls import WORK
 from stepscope.analyses.ranks.causes import cause_of

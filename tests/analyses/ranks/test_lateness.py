@@ -1,11 +1,10 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from job_simulator import Fault, Layout, Plan, simulate, tables
 from jobs import part
+from msgspec.structs import replace
 
 from stepscope.analyses.ranks.groups import Comm
 from stepscope.analyses.ranks.lateness import blocking_of, blocks_of, lateness_of, transfers_of

@@ -8,10 +8,10 @@ by as much; rates that idle near zero and loads of shared machines drift by fact
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-
+import msgspec
 import numpy as np
 import polars as pl
+from msgspec.structs import replace
 from observations import observation
 
 from stepscope.comparison.diagnosis import Case, diagnose
@@ -24,8 +24,7 @@ MS = 1e6
 EXACT = {"MHz", "count"}
 
 
-@dataclass(frozen=True)
-class Op:
+class Op(msgspec.Struct, frozen=True):
     """An operator: its name, calls per cycle, time of its own per call (ns), and what it is given."""
 
     name: str
@@ -36,8 +35,7 @@ class Op:
     category: str = "operator"
 
 
-@dataclass(frozen=True)
-class Kernel:
+class Kernel(msgspec.Struct, frozen=True):
     """Work of a device: its name, calls per cycle, time per call (ns). The host hides it."""
 
     name: str
@@ -105,8 +103,7 @@ DEVICE = {
 LOOSE = {"vda": 2.0, "eth0": 2.0, "gpu_pcie_transmit": 1.0, "gpu_link_transmit": 1.0, "host_mem_available": 0.05}
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(msgspec.Struct, frozen=True):
     """A job and its machine; times in ms per cycle."""
 
     operators: tuple[Op, ...] = MODEL
@@ -116,7 +113,7 @@ class Job:
     talk_ms: float = 0.0
     computing_ms: float = 0.0
     launch_ms: float = 0.0
-    resources: dict = field(default_factory=lambda: dict(HOST))
+    resources: dict = msgspec.field(default_factory=lambda: dict(HOST))
     typical_slowdown: float = 1.0
     growth_bytes: float = 1e6
     heap_bytes: float = 0.0

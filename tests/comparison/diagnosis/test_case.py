@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from faulty_jobs import MS, Job, Op, case_of, gpu_job
+from msgspec.structs import replace
 
 from stepscope.comparison.diagnosis.case import clipped, exposed, share_slowed_by, typical_slowdown, views, weigh
 from stepscope.comparison.model import Evidence

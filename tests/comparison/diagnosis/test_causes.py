@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import polars as pl
 import pytest
 from faulty_jobs import MS, Job, Op, bigger, case_of, categories, diagnosed, gpu_job, not_judged
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from stepscope.comparison.diagnosis import Case, diagnose
 from stepscope.comparison.diagnosis.causes import FOLLOWS, RULES, STATES

@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from faulty_jobs import MS, Job, Op, categories, diagnosed, gpu_job, not_judged
+from msgspec.structs import replace
 
 from stepscope.comparison.diagnosis.case import views
 from stepscope.comparison.diagnosis.cpu import core_clock, outside_cores, ran, waited

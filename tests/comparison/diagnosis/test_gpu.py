@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from faulty_jobs import KERNELS, MODEL, MS, Job, Kernel, categories, diagnosed, gpu_job, not_judged
+from msgspec.structs import replace
 
 BASE = gpu_job()
 

@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from faulty_jobs import MS, Job, categories, diagnosed, not_judged
+from msgspec.structs import replace
 
 BASE = Job()
 

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 from faulty_jobs import Job, Kernel, categories, diagnosed, gpu_job, not_judged
+from msgspec.structs import replace
 
 BASE = gpu_job()
 

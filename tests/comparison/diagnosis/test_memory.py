@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import polars as pl
 import pytest
 from faulty_jobs import HOST, MODEL, Job, Op, bigger, categories, diagnosed, not_judged, recorded
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from stepscope.comparison.diagnosis import Case, diagnose
 from stepscope.comparison.diagnosis.memory import growth_of, slope

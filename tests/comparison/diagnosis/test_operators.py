@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 from faulty_jobs import MS, Job, Op, categories, diagnosed, not_judged
+from msgspec.structs import replace
 
 BASE = Job()
 DOUBLE = (

@@ -1,11 +1,10 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import polars as pl
 import pytest
 from faulty_jobs import MS, Job, recorded
+from msgspec.structs import replace
 
 from stepscope.comparison.model import RUN_RESOURCES, TIMED_STEPS
 from stepscope.comparison.verdict import compare_runs

@@ -1,10 +1,9 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import polars as pl
 import pytest
 from faulty_jobs import MS, Job, Op, case_of, categories, diagnosed, not_judged, recorded
+from msgspec.structs import replace
 
 from stepscope.comparison.diagnosis.case import views
 from stepscope.comparison.diagnosis.python import small_calls

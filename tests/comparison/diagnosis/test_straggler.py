@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from faulty_jobs import MS, Job, Op, categories, ranks_case
+from msgspec.structs import replace
 
 from stepscope.comparison.diagnosis import diagnose
 from stepscope.comparison.diagnosis.case import Suspect, views

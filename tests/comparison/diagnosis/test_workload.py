@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 from faulty_jobs import (
     MS,
     Job,
@@ -15,6 +13,7 @@ from faulty_jobs import (
     not_judged,
     recorded,
 )
+from msgspec.structs import replace
 
 from stepscope.comparison.diagnosis import Case, diagnose
 from stepscope.comparison.diagnosis.case import views

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 
+import msgspec
 import polars as pl
+from msgspec.structs import replace
 
 from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.common.device_work import device_work, label_devices
@@ -32,33 +33,30 @@ _NCCL = re.compile("nccl|rccl", re.IGNORECASE)
 _PARALLEL, _DISTRIBUTED = "DataParallel.forward", "DistributedDataParallel.forward"
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(msgspec.Struct, frozen=True):
     """What the rules look at. Ratios are 0..1 of the steps' time unless said otherwise; None is unknown.
 
     A rule says nothing where one of its facts is unknown.
     """
 
-    about: Recording = field(default_factory=Recording)  # what a remedy may name
+    about: Recording = msgspec.field(default_factory=Recording)  # what a remedy may name
     loading: float | None = None  # a data loader fetches while the device does nothing
     communication: float | None = None  # communication that nothing hides
-    busy: Mapping[str, float] = field(default_factory=dict)  # of each device, by its name: some kernel runs
+    busy: Mapping[str, float] = msgspec.field(default_factory=dict)  # of each device, by its name: some kernel runs
     n_data_parallel: int = 0  # devices that one process drives by torch.nn.DataParallel
     backend: str = ""  # by which DistributedDataParallel communicates on devices that NCCL could serve, if not by NCCL
     on_units: float | None = None  # kernel time on matrix units, of all kernel time
     eligible: float | None = None  # kernel time in operators that could use them, of all kernel time
     capability: int | None = None  # first number of the compute capability of NVIDIA devices
-    memory: Mapping[str, float] = field(
-        default_factory=dict
-    )  # of each device, by its name: held by tensors at the peak
+    # Of each device, by its name: held by tensors at the peak.
+    memory: Mapping[str, float] = msgspec.field(default_factory=dict)
     short: float | None = None  # launch calls that take longer than the work they queue, of all of them
     late: float | None = None  # the device is idle as the host comes late
     sync: float | None = None  # the device is idle as the host had been waiting for it
     pageable: float | None = None  # copies from or to pageable memory while no kernel runs
 
 
-@dataclass(frozen=True, slots=True)
-class Advice:
+class Advice(msgspec.Struct, frozen=True):
     """What a rule says: its measure, the threshold that it exceeds, the situation, and what to try.
 
     Rules about a feature that is used or not have neither measure nor threshold.
@@ -70,8 +68,7 @@ class Advice:
     remedy: str
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(msgspec.Struct, frozen=True):
     """A rule: its name, its origin, the command (after `stepscope`) that shows more, and its judgement."""
 
     name: str

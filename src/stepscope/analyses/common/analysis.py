@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
 
 from stepscope.core.errors import MissingTable
 from stepscope.core.options import check_options, options_of
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
 Scope = Literal["trace", "pair", "ranks"]
 
 
-@dataclass(frozen=True, slots=True)
-class Analysis:
+class Analysis(msgspec.Struct, frozen=True):
     """A question that tables answer.
 
     `run` returns a frame whose columns are all declared in `output`, in that order; a declared column may be absent

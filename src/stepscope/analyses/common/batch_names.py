@@ -13,9 +13,10 @@ Source: the names that these engines give their ranges, as of 2026 (SGLang's fro
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
+
+import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,8 +41,7 @@ _PLAIN = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(msgspec.Struct, frozen=True):
     """The requests of a batch that are in prefill (context), or those in decode (generation); None is not stated.
 
     `q` is the sum of their lengths in new tokens, `kv` that of all tokens that they attend to, `q_q` and `q_kv` the
@@ -69,8 +69,7 @@ class Part:
         return (0, *[n or 0 for n in sums]) if self.requests == 0 else (self.requests, *sums)
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(msgspec.Struct, frozen=True):
     """What ran at once.
 
     `size` is the number of places, of tokens or requests, with what fills it up to a graph's; `filled` are those in

@@ -8,9 +8,9 @@ their parts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -95,8 +95,7 @@ def label_devices(frame: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
     return frame.join(labels, on="device_id", how="left", maintain_order="left")
 
 
-@dataclass(frozen=True, slots=True)
-class Occupied:
+class Occupied(msgspec.Struct, frozen=True):
     """When a set of work occupied its device, by kind, as disjoint intervals."""
 
     computation: Intervals

@@ -7,8 +7,7 @@ sampling period from its samples, a resource is unknown: neither 0 nor its last 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
@@ -23,8 +22,7 @@ SERIES = ("device", "metric")
 _SAME_READING = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class Stretches:
+class Stretches(msgspec.Struct, frozen=True):
     """The stretches of time that samples cover: disjoint, in order, one for each sample."""
 
     starts: Ints
@@ -108,8 +106,7 @@ def _readings(times: Ints, values: Floats) -> tuple[Ints, Floats]:
     return times[first], np.add.reduceat(values, first) / sizes
 
 
-@dataclass(frozen=True, slots=True)
-class Resource:
+class Resource(msgspec.Struct, frozen=True):
     """A sampled metric of a device, with its value over time."""
 
     device: str
@@ -119,8 +116,7 @@ class Resource:
     values: Floats
 
 
-@dataclass(frozen=True, slots=True)
-class Pieces:
+class Pieces(msgspec.Struct, frozen=True):
     """Time that the events of each group spent in each stretch: one row per group and stretch, sorted by group."""
 
     group: Ints

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import polars as pl
+from msgspec.structs import replace
 
 from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.communication.hang_verdict import Outcome, verdict_on

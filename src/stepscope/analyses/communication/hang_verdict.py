@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Literal
 
+import msgspec
 import polars as pl
 
 from stepscope.analyses.communication.call_order import against_the_order, departures, unlike_their_peers
@@ -24,8 +24,7 @@ _LATE_NS = 10**9
 _UNUSUAL = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Culprit:
+class Culprit(msgspec.Struct, frozen=True):
     """A rank to blame: why, how sure that is, and the call in which others wait for it."""
 
     rank: int
@@ -35,8 +34,7 @@ class Culprit:
     text: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True, eq=False):
     """The verdict on a job, with all that it rests on."""
 
     verdict: Verdict

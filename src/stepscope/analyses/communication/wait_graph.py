@@ -12,6 +12,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 import polars as pl
 
 from stepscope.core.table import map_names
@@ -38,8 +39,7 @@ class Key(NamedTuple):
     target: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True):
     """One rank's part in a call."""
 
     record_id: int
@@ -74,8 +74,7 @@ class Instance:
         return max(set(names), key=lambda name: (names.count(name), name)) if names else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(msgspec.Struct, frozen=True):
     """A process group. `members` are those that are named, else those that are seen to take part and may."""
 
     name: str
@@ -83,8 +82,7 @@ class Group:
     members: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Waits:
+class Waits(msgspec.Struct, frozen=True, eq=False):
     """What is known of all ranks.
 
     `records` have the column `key`, the group in a unique spelling; `instances` are what ranks wait in, `of_rank` those

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -40,8 +39,7 @@ class Unclear(Exception):
     """The recorded arguments lack what the formula needs; the message says what."""
 
 
-@dataclass(frozen=True, slots=True)
-class Arguments:
+class Arguments(msgspec.Struct, frozen=True):
     """Arguments by position; `types` and `values` may be shorter than `shapes` where less was recorded."""
 
     shapes: list[Any]

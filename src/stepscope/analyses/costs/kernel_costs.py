@@ -7,9 +7,9 @@ FETCH_SIZE and WRITE_SIZE, and the flops and bytes that a Triton program reports
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 
+import msgspec
 import polars as pl
 
 from stepscope.core.names import is_tensor_core, kernel_class, map_names
@@ -32,8 +32,7 @@ _MATRIX_AT_WORK = r"^sm__(?:inst_executed_pipe_tensor|pipe_tensor)|^SQ_INSTS_(?:
 _CYCLES = re.compile(r"smsp__cycles_elapsed\.(?:max|avg)")
 
 
-@dataclass(frozen=True, slots=True)
-class _Role:
+class _Role(msgspec.Struct, frozen=True):
     """What a counter measures: `flop` or `bytes`, how many of them a count of 1 is, in which precision.
 
     `way` ranks the ways to the same figure; the lowest that a launch has is used. `per` is `cycle` or `second` for a

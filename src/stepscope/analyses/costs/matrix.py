@@ -6,8 +6,9 @@ Each tensor is counted as read or written once; cache misses add to that. A mult
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from stepscope.analyses.costs.arguments import ELEMENT_BYTES, PRECISION, Arguments, Shape, Unclear
 
@@ -15,8 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(msgspec.Struct, frozen=True):
     """What one call has to compute and move at least. `matrix`: matrix units can compute it.
 
     For memory-bound work, `written` is how many of the bytes are written, and `largest` the bytes of the largest tensor
@@ -28,8 +28,8 @@ class Cost:
     nbytes: float
     precision: str | None
     matrix: bool
-    written: float | None = field(default=None, repr=False)
-    largest: float | None = field(default=None, repr=False)
+    written: float | None = None
+    largest: float | None = None
 
 
 def _gemm(
@@ -128,8 +128,7 @@ def _convolution_backward(args: Arguments) -> Cost:
     return Cost("convolution", flop, moved, PRECISION.get(args.dtype(1)), matrix=True)
 
 
-@dataclass(frozen=True, slots=True)
-class _Heads:
+class _Heads(msgspec.Struct, frozen=True):
     """Sizes of an attention: batch, query and key heads, lengths, depths of keys and values."""
 
     batch: int

@@ -6,12 +6,12 @@ Formulas cover PyTorch's operators, attention over a paged cache (from an engine
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
+from msgspec.structs import replace
 
 from stepscope.analyses.common.batch_names import Part, batch_of
 from stepscope.analyses.common.span_lookup import at_or_around
@@ -101,8 +101,9 @@ def cost_of(
 
     Source: textbook counts, like those of TraceLens's performance models, so that the two can be compared.
 
-    >>> cost_of("aten::mm", "[[8,4],[4,2]]", '["float","float"]', None)
-    Cost(family='gemm', flop=128, nbytes=224, precision='fp32', matrix=True)
+    >>> cost = cost_of("aten::mm", "[[8,4],[4,2]]", '["float","float"]', None)
+    >>> (cost.family, cost.flop, cost.nbytes, cost.precision)
+    ('gemm', 128, 224, 'fp32')
     >>> cost_of("aten::unknown", None, None, None)
     'no formula for this operator'
     """

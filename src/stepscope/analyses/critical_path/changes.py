@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import partial, reduce
 
+import msgspec
 import numpy as np
 import polars as pl
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from stepscope.analyses.common.batch_names import is_sampling
@@ -28,8 +29,7 @@ _HINT = "write it as in 'gemm=0.5,launch delay=0': a kind, a class of kernels or
 _SORTS = {"computation": COMPUTATION, "communication": COMMUNICATION, "memcpy": MEMCPY}
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(msgspec.Struct, frozen=True):
     """What is scaled by `factor`: a kind of KINDS, or all whose name matches, anywhere or on devices only."""
 
     what: str
@@ -157,8 +157,7 @@ _GONE = ("removed", "free", "hidden")
 _CHANGE_HINT = f"write it as in 'class gemm: 2x' or 'loader: hidden'; subjects are {', '.join(SUBJECTS)}"
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(msgspec.Struct, frozen=True):
     """One change in words: its subject, the name or pattern that it has, and what becomes of it."""
 
     subject: str

@@ -7,8 +7,7 @@ that comes to run beside communication longer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -26,8 +25,7 @@ _SURE, _LEAST_SHARE, _MOST_SHARE = 4.0, 0.02, 0.6
 _OVERLAPS = 0.02
 
 
-@dataclass(frozen=True, slots=True)
-class Contention:
+class Contention(msgspec.Struct, frozen=True):
     """How much of the time beside communication a kernel loses, and that time of each piece of work in ns."""
 
     share: float

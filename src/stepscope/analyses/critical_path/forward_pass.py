@@ -6,8 +6,8 @@ Chains of work on a stream are contracted: their times follow from two nodes, an
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,8 +18,7 @@ Floats = NDArray[np.float64]
 SOURCE = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(msgspec.Struct, frozen=True):
     """The graph without the work of chains, whose times follow from two nodes.
 
     Work in a *chain* follows the work before it on its stream, or a call that follows the same node of the host as the

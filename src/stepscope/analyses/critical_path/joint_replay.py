@@ -7,11 +7,12 @@ rank, and what follows it on each rank follows that node after the time that the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from functools import cache, partial
 
+import msgspec
 import numpy as np
 import polars as pl
+from msgspec.structs import replace
 
 from stepscope.analyses.common.device_work import COMMUNICATION, COMPUTATION
 from stepscope.analyses.critical_path.changes import OF_RANKS, change_of
@@ -35,8 +36,7 @@ from stepscope.core.intervals import Ints
 _SAME_PACE = 0.03
 
 
-@dataclass(frozen=True, slots=True)
-class JointGraph:
+class JointGraph(msgspec.Struct, frozen=True):
     """The graphs of all ranks, and the collectives that they share.
 
     Times of a rank's recording plus its `shift` are on one clock. Row i of the calls is the work `work[i]` of the graph
@@ -50,7 +50,7 @@ class JointGraph:
     collective: Ints
     transfer: Ints
     last: Ints  # when the last rank came to each collective, on the one clock; LONG_AGO for those not shared
-    shape: list[Shape] = field(default_factory=list)
+    shape: list[Shape] = msgspec.field(default_factory=list)
 
     def run(self, changes: Sequence[Changes], spare: float) -> list[Replay]:
         """All ranks with their changes. Times in ns, on the clock of each rank."""

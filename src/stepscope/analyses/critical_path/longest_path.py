@@ -9,9 +9,9 @@ predecessor, so pointer doubling gives all paths without walking.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -50,8 +50,7 @@ _OF_CATEGORY = {
 _CODE_OF_CATEGORY = np.array([KIND_CODE[_OF_CATEGORY.get(category, "other_host")] for category in CATEGORIES], np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class Joins:
+class Joins(msgspec.Struct, frozen=True):
     """Moments at which a host thread went on because work, or another thread, had finished; sorted by thread, time."""
 
     thread: Ints
@@ -60,8 +59,7 @@ class Joins:
     source: Ints  # the other thread; -1 if it was work
 
 
-@dataclass(frozen=True, slots=True)
-class Paths:
+class Paths(msgspec.Struct, frozen=True):
     """The path of each window: work, entered backwards at a time, and stays on host threads; times in ns."""
 
     work_window: Ints

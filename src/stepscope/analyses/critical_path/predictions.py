@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
+import msgspec
 import numpy as np
 import polars as pl
+from msgspec.structs import replace
 
 from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.common.span_lookup import of_spans
@@ -184,8 +185,7 @@ def _unknown(program: Program, wanted: Sequence[Change], changes: Changes, *, is
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class Scenario:
+class Scenario(msgspec.Struct, frozen=True):
     """Changes of one program, what they save of a step at most in ns, and the replay with them.
 
     The replay is given the quantile of the lags of dependencies that held nothing up. If one recording only bounds what

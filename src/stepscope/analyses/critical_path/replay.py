@@ -11,12 +11,13 @@ a full launch queue or a slow data loader, takes effect as soon as a change make
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
+import msgspec
 import numpy as np
 import polars as pl
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from stepscope.analyses.critical_path.contention import Contention, contention_of
@@ -64,8 +65,7 @@ _GRAPH_GAP_NS = 1_000
 Lags = Literal["recorded", "pooled", "other steps"]
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
+class Changes(msgspec.Struct, frozen=True):
     """What takes another time: factors of each piece of work, of each kind in WAITS, and of times on each thread.
 
     `without_waiting` are kinds of moments (of MOMENTS) that no longer wait. Nothing depends on work that is `detached`
@@ -99,8 +99,7 @@ def unchanged(work: Work, n_threads: int) -> Changes:
 SYNC, COPY, THREAD, QUEUE, LOADER, GUESSED = MOMENTS = range(6)
 
 
-@dataclass(frozen=True, slots=True)
-class Moments:
+class Moments(msgspec.Struct, frozen=True):
     """Moments when host threads may have to wait, sorted by thread and time; times in ns."""
 
     kind: Ints
@@ -113,8 +112,7 @@ class Moments:
     producer: Ints  # the moment at which a worker of the loader began this batch; -1 if none
 
 
-@dataclass(frozen=True, slots=True)
-class Replay:
+class Replay(msgspec.Struct, frozen=True):
     """One run: when each node happened, when windows begin and end on the host, when work ends; and all edges."""
 
     times: Floats
@@ -124,8 +122,7 @@ class Replay:
     edges: Edges
 
 
-@dataclass(frozen=True, slots=True)
-class Graph:
+class Graph(msgspec.Struct, frozen=True):
     """Node 0 is the origin, followed by the starts of work and the moments. `make` builds it."""
 
     work: Work
@@ -136,9 +133,10 @@ class Graph:
     lags: Lags
     contention: Contention | None = None
     spare: float = MEDIAN  # quantile of the lags that dependencies get which held nothing up
-    shape: list[Shape] = field(default_factory=list)  # filled by the first run, as are the nodes before times
-    last: dict[str, Ints] = field(default_factory=dict)
-    usual: dict[tuple[int, float], float] = field(default_factory=dict)  # lags that held nothing up: kind, quantile
+    shape: list[Shape] = msgspec.field(default_factory=list)  # filled by the first run, as are the nodes before times
+    last: dict[str, Ints] = msgspec.field(default_factory=dict)
+    # Lags that held nothing up, by kind and quantile.
+    usual: dict[tuple[int, float], float] = msgspec.field(default_factory=dict)
 
     @property
     def n_inferred(self) -> int:
@@ -222,8 +220,7 @@ class Graph:
         return result
 
 
-@dataclass(frozen=True)
-class Program:
+class Program(msgspec.Struct, frozen=True, eq=False, dict=True):
     """A recorded program: its host threads, its device work, and what each waited for.
 
     `ops` and `devices` are those tables of the trace. `known` is what each change that was asked before concerns.
@@ -239,9 +236,9 @@ class Program:
     windows: Windows
     graph: Graph
     loader_known: dict[int, bool]  # threads with a loader that has workers, and whether its pace is known
-    known: dict[object, tuple[Bools, list[Intervals]]] = field(default_factory=dict, compare=False)
-    ops: pl.DataFrame = field(default_factory=OPS.empty)
-    devices: pl.DataFrame = field(default_factory=DEVICES.empty)
+    known: dict[object, tuple[Bools, list[Intervals]]] = msgspec.field(default_factory=dict)
+    ops: pl.DataFrame = msgspec.field(default_factory=OPS.empty)
+    devices: pl.DataFrame = msgspec.field(default_factory=DEVICES.empty)
 
     @cached_property
     def classes(self) -> NDArray[np.str_]:

@@ -6,9 +6,9 @@ open, or only marks of steps, named ranges or Python. A quiet thread waits, or r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -31,8 +31,7 @@ _HOST = tuple(category for category in CATEGORIES if category not in _NOT_HOST)
 _ACTIVE = tuple(category for category in _HOST if category not in _QUIET)
 
 
-@dataclass(frozen=True, slots=True)
-class Threads:
+class Threads(msgspec.Struct, frozen=True):
     """Spans of host threads, sorted by thread and start; those of thread t are `cuts[t]:cuts[t + 1]`. Times in ns."""
 
     track: Ints

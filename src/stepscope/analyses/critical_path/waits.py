@@ -6,10 +6,11 @@ Limits say how far a thread may get ahead: a launch queue holds so many calls, a
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 import polars as pl
+from msgspec.structs import replace
 
 from stepscope.analyses.common.device_work import MEMCPY
 from stepscope.analyses.common.span_lookup import of_spans
@@ -33,8 +34,7 @@ _STREAM_SYNC = "stream sync"
 _HANDOFF = ("thread", "source", "at", "since", "until", "busy")
 
 
-@dataclass(frozen=True, slots=True)
-class Waits:
+class Waits(msgspec.Struct, frozen=True):
     """Calls that wait for device work, or would if any were left; times in ns."""
 
     row: Ints  # -1 if the call was not recorded
@@ -84,7 +84,7 @@ def waits(spans: pl.DataFrame, tracks: pl.DataFrame, threads: Threads, work: Wor
     parts = [synced, _copies(work)]
     if not is_noted and not rows.size and work.row.size:
         parts.append(_unrecorded(tracks, threads, work))
-    return Waits(*(np.concatenate([getattr(part, name) for part in parts]) for name in Waits.__slots__))
+    return Waits(*(np.concatenate([getattr(part, name) for part in parts]) for name in Waits.__struct_fields__))
 
 
 def _unrecorded(tracks: pl.DataFrame, threads: Threads, work: Work) -> Waits:
@@ -214,8 +214,7 @@ def _copies(work: Work) -> Waits:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Handoffs:
+class Handoffs(msgspec.Struct, frozen=True):
     """Moments at which a thread went on because another thread had finished something; times in ns."""
 
     thread: Ints
@@ -360,8 +359,7 @@ def _same_nodes(spans: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
     return pairs.select(from_track_id="track_id", to_track_id="track_id_right")
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(msgspec.Struct, frozen=True):
     """Moments at which a thread cannot be too far ahead of something else; times in ns."""
 
     thread: Ints
@@ -374,12 +372,12 @@ class Limits:
     def and_also(self, other: Limits) -> Limits:
         """These and others, in which references to producers are kept."""
         shifted = replace(other, producer=np.where(other.producer >= 0, other.producer + self.at.size, -1))
-        return Limits(*(np.concatenate((getattr(self, n), getattr(shifted, n))) for n in Limits.__slots__))
+        return Limits(*(np.concatenate((getattr(self, n), getattr(shifted, n))) for n in Limits.__struct_fields__))
 
 
 def no_limits() -> Limits:
     """None at all."""
-    return Limits(*(np.empty(0, np.int64) for _ in Limits.__slots__))
+    return Limits(*(np.empty(0, np.int64) for _ in Limits.__struct_fields__))
 
 
 #: A call is held up by a full queue if it takes this many times as long as the shortest, and that much longer.

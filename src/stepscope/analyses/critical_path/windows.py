@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -18,8 +18,7 @@ RECORDING = "recording"
 _NAMES_SHOWN = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Windows:
+class Windows(msgspec.Struct, frozen=True):
     """Disjoint sorted windows of time, each with the host thread that it belongs to; times in ns."""
 
     step: pl.Series

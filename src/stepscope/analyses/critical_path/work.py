@@ -8,9 +8,9 @@ a long gap in which other work ran on the device, it waited for that work: for i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -26,8 +26,7 @@ LAUNCH_DELAY, KERNEL_WAIT, UNEXPLAINED = range(3)
 WAITS = ("launch_delay", "kernel_wait", "unexplained")
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(msgspec.Struct, frozen=True):
     """Kernels, copies and fills, sorted by track and start; times in ns, -1 for none."""
 
     row: Ints
@@ -43,8 +42,7 @@ class Work:
     before: Ints  # of the work of its stream that began before, the one that ends last
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(msgspec.Struct, frozen=True):
     """What held up each piece of work, and until when; times in ns."""
 
     by: Ints  # BEFORE, ACROSS, LAUNCH or NOTHING

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -29,8 +29,7 @@ _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 _PHASE_WORD = re.compile(r"(?<=step\[)(?:EXTEND|PREFILL|DECODE|MIXED|IDLE|TARGET_VERIFY)\b")
 
 
-@dataclass(frozen=True, slots=True)
-class Anchor:
+class Anchor(msgspec.Struct, frozen=True):
     """Calls of one function that mark turns, in order of time; none is nested or starts with another."""
 
     name: str

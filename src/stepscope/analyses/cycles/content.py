@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
@@ -43,8 +43,7 @@ _SERVING = re.compile(r"vllm|sglang|paged|kv_?cache|flashinfer|BatchDecode|Batch
 _MUCH_LONGER = 3.0
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
+class Content(msgspec.Struct, frozen=True):
     """Events by time and name, for the names that take most time."""
 
     at: Ints  # ascending

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
@@ -48,8 +48,7 @@ _SEED = 20
 _AS_GOOD_A_PERIOD = 0.97
 
 
-@dataclass(frozen=True, slots=True)
-class Cycles:
+class Cycles(msgspec.Struct, frozen=True):
     """The cycles of one process: a frame of `result_tables.CYCLES`, what marks them, and how they were detected."""
 
     frame: pl.DataFrame
@@ -58,8 +57,7 @@ class Cycles:
     how: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Turns:
+class _Turns(msgspec.Struct, frozen=True):
     """Starts and ends of turns. The recording may have ended during the last one."""
 
     lows: Ints

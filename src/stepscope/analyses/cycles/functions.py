@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -18,8 +17,7 @@ from stepscope.core.schema import DEVICE_WORK
 _NOT_WORK = ("device_range", "sync", "overhead")
 
 
-@dataclass(frozen=True, slots=True)
-class Own:
+class Own(msgspec.Struct, frozen=True):
     """Per span: its device (null: a track that repeats others), its self time on the host, its exposed time."""
 
     device: pl.Series
@@ -27,8 +25,7 @@ class Own:
     exposed_ns: Ints
 
 
-@dataclass(frozen=True, slots=True)
-class Functions:
+class Functions(msgspec.Struct, frozen=True):
     """One row of `frame` per cycle and function; `events` are rows of spans, `group` is the row of each in `frame`.
 
     Columns: row (of the cycle), device, name, category, calls, total_ns, self_ns (null on devices), exposed_ns (null on

@@ -16,8 +16,10 @@ Expandable segments are one range of addresses for each stream and pool, into wh
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,8 +36,7 @@ ADDRESSES = 1 << 50
 _ROOM = 1 << 42
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(msgspec.Struct, frozen=True):
     """The allocator's settings, as in PYTORCH_CUDA_ALLOC_CONF. Units: bytes."""
 
     #: Blocks from this size on are never split (max_split_size_mb).
@@ -43,7 +44,7 @@ class Settings:
     #: expandable_segments
     expandable: bool = False
     #: roundup_power2_divisions by power of two: sizes between two powers are rounded up to one of so many parts.
-    divisions: dict[int, int] = field(default_factory=dict)
+    divisions: dict[int, int] = msgspec.field(default_factory=dict)
     #: What is added to each request before it is rounded; NPUs: 32.
     padding_bytes: int = 0
     #: What the address of a block from 2 MiB on in an expandable segment is a multiple of; NPUs: 16 KiB.
@@ -72,8 +73,7 @@ def segment_bytes(size: int) -> int:
     return LARGE_SEGMENT if size < MIN_LARGE else -(-size // SMALL_SEGMENT) * SMALL_SEGMENT
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(msgspec.Struct, frozen=True):
     """What the allocator has before the first event. Units: bytes.
 
     Each pool is a number: that of a stream's small pool is even, of its large pool odd.
@@ -88,8 +88,7 @@ class Start:
     device_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Replayed:
+class Replayed(msgspec.Struct, frozen=True):
     """What the allocator did. Units: bytes."""
 
     #: Its state after the last event.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
 import polars as pl
+from msgspec.structs import replace
 
 from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.common.device_work import label_devices
@@ -95,8 +96,7 @@ MEMORY_SAVINGS = Table(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(msgspec.Struct, frozen=True):
     """The last time that a device had no memory for a request. Units: bytes."""
 
     device_id: int
@@ -148,7 +148,9 @@ def memory_oom(
     rows = []
     for failure in _failures_of(memory_events, memory_segments, memory_blocks, devices):
         first = failure.stacks.head(1) if by == "device" else failure.stacks
-        about = {name: pl.lit(getattr(failure, name)) for name in MEMORY_OOM.dtypes if name in Failure.__slots__}
+        about = {
+            name: pl.lit(getattr(failure, name)) for name in MEMORY_OOM.dtypes if name in Failure.__struct_fields__
+        }
         request = pl.lit(failure.request_stack_id, pl.UInt32).alias("request_stack_id")
         rows.append(first.with_columns(**about).with_columns(request))
     if not rows:

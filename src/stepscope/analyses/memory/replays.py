@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from dataclasses import dataclass, replace
 from itertools import accumulate
 
+import msgspec
 import polars as pl
+from msgspec.structs import replace
 
 from stepscope.analyses.memory.allocator import (
     ADDRESSES,
@@ -34,8 +35,7 @@ _CLEAR_RATIO = 0.1
 _SPLITS = (32, 128, 512)
 
 
-@dataclass(frozen=True, slots=True)
-class Recording:
+class Recording(msgspec.Struct, frozen=True):
     """What a device's history and its state at the end say of the allocator's work. Units: bytes."""
 
     events: list[tuple[int, int, int, int]]
@@ -198,8 +198,7 @@ def _with_slack(
     return result
 
 
-@dataclass(frozen=True, slots=True)
-class Saving:
+class Saving(msgspec.Struct, frozen=True):
     """What a job needs for a request that failed, with one change. Units: bytes."""
 
     change: str

@@ -8,9 +8,9 @@ allocator's rounding, is a row of its own.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+import msgspec
 import polars as pl
 
 from stepscope.analyses.common.analysis import analysis_of
@@ -265,8 +265,7 @@ def memory_holders(
     return holders_at_peak(history, devices, by)
 
 
-@dataclass(frozen=True, slots=True)
-class History:
+class History(msgspec.Struct, frozen=True):
     """What a snapshot holds over time: levels after each event, blocks of each device, and what their stacks say."""
 
     levels: pl.DataFrame

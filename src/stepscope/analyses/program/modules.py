@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
@@ -181,8 +181,7 @@ def _backward(spans: pl.DataFrame, arrows: pl.DataFrame, calls: ModuleCalls) -> 
     return rows, calls.of_span[forward[first]]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ModuleCalls:
+class ModuleCalls(msgspec.Struct, frozen=True, eq=False):
     """The calls of modules in a trace, numbered in the order of `spans`; −1 is none."""
 
     rows: Ints  # of each call its span

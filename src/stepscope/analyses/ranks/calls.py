@@ -7,11 +7,12 @@ it over. Messages between two ranks (send, recv) count as collectives.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import polars as pl
+from msgspec.structs import replace
 
 from stepscope.analyses.common.collective_calls import communicates
 from stepscope.analyses.common.span_lookup import of_spans
@@ -175,8 +176,7 @@ def resources_of(trace: Trace, window: tuple[int, int]) -> pl.DataFrame:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class RankCalls:
+class RankCalls(msgspec.Struct, frozen=True):
     """The collectives of one rank. Times are ns from the trace's origin, which is `origin_unix_ns`, if known.
 
     `calls` is a CALLS table sorted by start; `steps` has step, ts_ns, dur_ns; `work` is a WORK table; `resources` has

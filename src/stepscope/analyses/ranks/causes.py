@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -42,8 +42,7 @@ _SIGNS = (
 _FAR_MORE = 1.5
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
+class Cause(msgspec.Struct, frozen=True):
     """A class of cause, the phase of the step with most of the delay (null: unknown), and the evidence as text."""
 
     name: str

@@ -8,11 +8,12 @@ from both sides.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import polars as pl
+from msgspec.structs import replace
 
 from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.ranks.grouped_medians import Floats, Segments, dense, numbered, segments
@@ -62,8 +63,7 @@ _FITS = 5
 _SWEEPS = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Solved:
+class Solved(msgspec.Struct, frozen=True):
     """A value per member, its standard error, and the connected component that it belongs to.
 
     In each component the median is 0; values of different components cannot be compared.
@@ -151,8 +151,7 @@ def _parts(member: Ints, group: Ints, n_members: int, n_groups: int) -> Ints:
         label = least
 
 
-@dataclass(frozen=True, slots=True)
-class Clocks:
+class Clocks(msgspec.Struct, frozen=True):
     """At a true time, rank i's clock shows true + offset[i] + drift[i] × (shown − mid). Units: ns; drift is a ratio."""
 
     mid_ns: float
@@ -206,8 +205,7 @@ def clocks_of(job: Job) -> Clocks:
     return _bounded(clocks, bounds)
 
 
-@dataclass(frozen=True, slots=True)
-class _Sample:
+class _Sample(msgspec.Struct, frozen=True):
     """Calls of the collectives that are used. An edge is a member of a group; `edge` and `collective` are dense."""
 
     whole: Bools

@@ -6,9 +6,9 @@ never over rows or groups.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,8 +23,7 @@ Floats = NDArray[np.float64]
 MAD_TO_SD = 1.4826
 
 
-@dataclass(frozen=True, slots=True)
-class Segments:
+class Segments(msgspec.Struct, frozen=True):
     """Rows by group: those of group g are `order[starts[g] : starts[g] + sizes[g]]`.
 
     Groups are numbered from 0 in ascending order of their id; rows with a negative id belong to none.

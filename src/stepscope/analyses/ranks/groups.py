@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -32,8 +32,7 @@ _SHOWN = 8
 _MOST_NAMED = 1_000  # a job may claim any size
 
 
-@dataclass(frozen=True, slots=True)
-class Comm:
+class Comm(msgspec.Struct, frozen=True):
     """A process group as one rank recorded it; None for what is unknown.
 
     `members` are its ranks, if all are known; `size` is their number; `place` is this rank's index among them.
@@ -141,8 +140,7 @@ def _old_records(calls: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(msgspec.Struct, frozen=True):
     """A process group: `present` are its ranks with traces, `members` all of its ranks, if known.
 
     `size` counts all members, also those without a trace; if it is unknown, those present.

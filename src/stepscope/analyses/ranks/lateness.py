@@ -6,8 +6,7 @@ others delayed is not late, nor is one whose clock is off. Lateness is summed up
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,8 +22,7 @@ _WITHOUT_STEPS = 40
 _LEAST_STEPS = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Lateness:
+class Lateness(msgspec.Struct, frozen=True):
     """Per call of a job, in the order of its rows; times in ns, NaN for unknown.
 
     `base` is the row of the call that its work follows (−1: none), and `after_end` whether it follows its end or its
@@ -158,8 +156,7 @@ def _common_base(rank: Ints, peers: Ints, row_base: Ints) -> tuple[Ints, NDArray
     return base, after_end
 
 
-@dataclass(frozen=True, slots=True)
-class Blocks:
+class Blocks(msgspec.Struct, frozen=True):
     """The block of each collective, and their number. `steps` are the steps' numbers, if blocks are steps."""
 
     of_collective: Ints

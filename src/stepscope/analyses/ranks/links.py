@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from stepscope.analyses.ranks.grouped_medians import Floats, numbered, occurrence, segments
@@ -23,8 +23,7 @@ _LEAST_SERIES = 3
 _CLEARLY_SLOWER = 0.25
 
 
-@dataclass(frozen=True, slots=True)
-class SlowLink:
+class SlowLink(msgspec.Struct, frozen=True):
     """Slow collectives of one link: the rank or pair to blame, and by how much each collective is slower, in ns.
 
     `rank` is the index of the rank whose links are all slow, or of one end of a link between two; `peer` is the other

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import polars as pl
+from msgspec.structs import replace
 
 from stepscope.analyses.ranks.calls import KINDS, Kind, RankCalls
 from stepscope.analyses.ranks.grouped_medians import Segments, numbered, occurrence, segments
@@ -141,8 +142,7 @@ def _nearest(base: NDArray[np.float64], at: NDArray[np.float64]) -> tuple[Ints, 
     return place, np.abs(base[place] - at)
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(msgspec.Struct, frozen=True):
     """The collectives of all ranks of a job.
 
     `calls` has one row per rank and collective, sorted by rank and start: `rank` and `group` (indices into `ranks` and
@@ -382,8 +382,7 @@ def _collectives(
     return MATCHED.conform(frame.with_columns(pl.col("size_bytes").replace(_ABSENT, None)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Sizes:
+class _Sizes(msgspec.Struct, frozen=True):
     """Bytes of each call, as recorded by its rank, and of each collective; −1 for unknown."""
 
     rows: Ints

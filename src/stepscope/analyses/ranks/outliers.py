@@ -9,9 +9,9 @@ estimated from all series together. Each p-value is multiplied by the number of 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from statistics import NormalDist
 
+import msgspec
 import numpy as np
 
 from stepscope.analyses.ranks.grouped_medians import MAD_TO_SD, Floats
@@ -32,8 +32,7 @@ _CLEARLY = 1.0  # standard deviations by which a window or a period must exceed 
 _ENOUGH_SERIES = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Outlier:
+class Outlier(msgspec.Struct, frozen=True):
     """A series that stands out: which one, in which blocks, and its p-value over all series and windows.
 
     `apart` is the distance of its mean from that of the other series, in units of the least distance that makes an
@@ -85,8 +84,7 @@ def stand_out(values: Floats, role: Ints, *, level: float = LEVEL) -> list[Outli
     return sorted(outliers, key=lambda f: f.p_value)
 
 
-@dataclass(frozen=True, slots=True)
-class _Try:
+class _Try(msgspec.Struct, frozen=True):
     """One test of every series: its score, the number of variants that were tried, and the blocks of the score.
 
     Blocks are `first` to `last` (exclusive), in steps of `stride`.

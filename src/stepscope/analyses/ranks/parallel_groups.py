@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -170,8 +170,7 @@ ANALYSIS = analysis_of(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Roles:
+class Roles(msgspec.Struct, frozen=True):
     """A number for each rank and each group (by index), equal for those with the same role."""
 
     of_rank: Ints

@@ -7,9 +7,9 @@ analysis of stragglers by Lin et al. (OSDI 2025), on the recorded collectives.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from stepscope.analyses.ranks.calls import own_base
@@ -29,8 +29,7 @@ _TOGETHER = 4  # changes that are replayed at once
 _AT_ONCE_NS = 20_000
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(msgspec.Struct, frozen=True):
     """What is shortened: the work of these rows of calls, and the transfer of these collectives; in ns."""
 
     rows: Ints
@@ -57,8 +56,7 @@ def job_times(job: Job, clocks: Clocks, changes: Sequence[Change]) -> tuple[floa
     return times[0], times[1:]
 
 
-@dataclass(frozen=True, slots=True)
-class _Model:
+class _Model(msgspec.Struct, frozen=True):
     """A job as events: an arrival depends on one earlier event, the end of a collective on all its arrivals.
 
     `heirs` and `heads` list the rows that follow each event: event i is the arrival of row i, event n_rows + k the end

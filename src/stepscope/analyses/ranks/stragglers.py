@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -68,8 +68,7 @@ _FEW_SHARE = 0.03
 _MOST_TRIED = 32
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(msgspec.Struct, frozen=True):
     """The stragglers of a job and the evidence.
 
     `by_rank` has one row per rank: `rank`, `role`, `exchanges`, `lateness_ns` (signed; near 0 for healthy ranks) and
@@ -139,8 +138,7 @@ def without_stragglers(parts: Sequence[RankCalls]) -> float:
     return without / recorded if recorded else 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Context:
+class _Context(msgspec.Struct, frozen=True):
     job: Job
     clocks: Clocks
     roles: Roles

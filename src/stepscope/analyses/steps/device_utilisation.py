@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
 import numpy as np
 import polars as pl
 import polars.selectors as cs
@@ -170,8 +170,7 @@ def _measures(kernels: pl.DataFrame, lows: Ints, highs: Ints, *, names_tell: boo
     return measures
 
 
-@dataclass(frozen=True, slots=True)
-class _Edges:
+class _Edges(msgspec.Struct, frozen=True):
     """Starts and ends of intervals in order of time: `rows` says whose, `signs` is 1 for a start and −1 for an end."""
 
     times: Ints

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -43,8 +44,7 @@ _NEVER_RAN = (np.zeros(1), np.empty(0))
 Clue = tuple[float, Evidence] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class Case(msgspec.Struct, frozen=True):
     """What a diagnosis starts from: the pairs of processes, their EFFECTS, and the change of the step time.
 
     `step_verdict` says whether that change is proven. `machines` names both runs' hardware if it differs. `whole` is
@@ -59,8 +59,7 @@ class Case:
     whole: Effect | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(msgspec.Struct, frozen=True):
     """One pair of processes in numbers. Times are ns per cycle.
 
     `resources` are means over cycles by device and metric. `amounts` are rates multiplied by the cycle's duration. If
@@ -263,8 +262,7 @@ def _own_ratio() -> pl.Expr:
     return other / base
 
 
-@dataclass(frozen=True, slots=True)
-class Suspect:
+class Suspect(msgspec.Struct, frozen=True):
     """A cause that has its necessary evidence and nothing against it.
 
     `affected_ns` is the time per cycle by which the work that depends on the resource became longer. Other work may
@@ -275,8 +273,7 @@ class Suspect:
     affected_ns: float
 
 
-@dataclass(frozen=True, slots=True)
-class Missing:
+class Missing(msgspec.Struct, frozen=True):
     """A cause that cannot be judged, and the recording or counter that it needs."""
 
     category: str
@@ -286,8 +283,7 @@ class Missing:
 Judgement = Suspect | RuledOut | Missing
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(msgspec.Struct, frozen=True):
     """A cause and the function that judges it on one pair of processes."""
 
     category: str

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
 
 from stepscope.comparison.diagnosis import (
     cpu,
@@ -128,8 +130,7 @@ _LEAST_SCORE = 0.05
 _WHERE = ("host_overhead", "slow_operator", "data_loading", "gil_contention", "disk_io")
 
 
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
+class Diagnosis(msgspec.Struct, frozen=True):
     """Causes, the best first, the causes that were ruled out or could not be judged, and remarks."""
 
     causes: tuple[Cause, ...]
@@ -206,8 +207,7 @@ def _unexplained(judged: _Judged, causes: Sequence[Cause], machines: str) -> lis
     return [f"Cycles take longer{where}, but no cause has its necessary evidence{why}"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Judged:
+class _Judged(msgspec.Struct, frozen=True):
     """What all rules say about a case."""
 
     views: tuple[View, ...]

@@ -7,10 +7,10 @@ what happens every few cycles (a checkpoint, a collection), so the share of outl
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import comb
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from stepscope.comparison.model import Evidence
@@ -38,8 +38,7 @@ _FEW, _FAR = 3, 0.05
 _PREFIXED = {"ns", "bytes", "bytes/s", "ratio", "count"}
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(msgspec.Struct, frozen=True):
     """The means over cycles of a quantity in the base and in the other run; None where unknown."""
 
     base: float | None

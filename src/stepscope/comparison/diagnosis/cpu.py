@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from stepscope.comparison.diagnosis.case import (
     Clue,
@@ -143,8 +143,7 @@ def _slowdown(view: View) -> float | None:
     return None if slowdown is None else slowdown * min(clock.ratio or 1.0, 1.0)
 
 
-@dataclass(frozen=True, slots=True)
-class _CoreUse:
+class _CoreUse(msgspec.Struct, frozen=True):
     """How the process and the machine use the cores.
 
     `slower` is how many times longer a typical call takes on the host at equal clock. `longer_ns` is how much longer

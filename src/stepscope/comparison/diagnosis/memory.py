@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -66,8 +66,7 @@ _MAJOR_NS = 1e5
 _MOST_POINTS = 400
 
 
-@dataclass(frozen=True, slots=True)
-class Growth:
+class Growth(msgspec.Struct, frozen=True):
     """How a level changes along a run: its slope per cycle, its first and last value.
 
     `steady` is the share of pairs of cycles in which it rises, `late` the slope of the second half.

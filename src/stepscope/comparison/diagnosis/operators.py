@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import polars as pl
 
 from stepscope.comparison.diagnosis.case import (
@@ -46,8 +45,7 @@ _LAYOUT = ("aten::contiguous", "aten::clone")
 _COPIES = (*_LAYOUT, "aten::copy_")
 
 
-@dataclass(frozen=True, slots=True)
-class _Grown:
+class _Grown(msgspec.Struct, frozen=True):
     """Operators whose own time grew, largest first, and possible reasons.
 
     `types` are those of them with new element types, `gone` the operators that are called less often now. `usual` is

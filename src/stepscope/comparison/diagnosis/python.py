@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import polars as pl
 
 from stepscope.comparison.diagnosis.case import (
@@ -124,8 +123,7 @@ def lock_contention(view: View) -> Judgement:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Small:
+class Small(msgspec.Struct, frozen=True):
     """Added calls of operators and runtime functions that take little time each, and their cost per cycle.
 
     `syncs` is how many of them wait for a value, and `fed_ns` the cost of the longer added calls that compute these

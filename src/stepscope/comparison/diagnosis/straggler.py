@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import polars as pl
+from msgspec.structs import replace
 
 from stepscope.comparison.diagnosis.case import COLLECTIVES, Suspect
 from stepscope.comparison.diagnosis.change import Change, changed, evidence, moved
@@ -30,8 +31,7 @@ _LEAST = 0.05
 _HALF = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class Lag:
+class Lag(msgspec.Struct, frozen=True):
     """A rank's own work per cycle, and its time in collectives (`talk`), which is mostly waiting for other ranks."""
 
     view: View

@@ -14,9 +14,9 @@ one, so a change needs two runs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from stepscope.comparison.statistics import PRIOR_RUNS
@@ -52,8 +52,7 @@ _AROUND = 3
 _MEDIAN_TO_SD = 1.4826
 
 
-@dataclass(frozen=True, slots=True)
-class Levels:
+class Levels(msgspec.Struct, frozen=True):
     """What a series consists of: `starts` are the first runs of each level, 0 among them; `single` ones stand out.
 
     `p_values` are those of the levels after the first. `last_is_open` says that the last run stands out and no run

@@ -7,9 +7,9 @@ version, and another amount or kind of work: times then cannot be compared.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -60,8 +60,7 @@ _OF_FACTS: dict[Kind, tuple[str, ...]] = {
 _MOST_FUNCTIONS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(msgspec.Struct, frozen=True):
     """A change of the step, or a run that stands out: `at` is the first run (from 0) that has it.
 
     `before_ns` and `after_ns` are the levels on both sides. `p_value` is None for single runs.
@@ -80,8 +79,7 @@ class Change:
         return self.after_ns / self.before_ns - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(msgspec.Struct, frozen=True):
     """Runs in order of time, with the changes between them and the level (ns) of each."""
 
     heads: tuple[Head, ...]

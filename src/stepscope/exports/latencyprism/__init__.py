@@ -8,9 +8,9 @@ Source: the LatencyPrism artifact (report and CSV of the comparison of a pair).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+import msgspec
 import polars as pl
 
 from stepscope.core.cases import cases
@@ -116,8 +116,7 @@ def _tell_anchors(context: Context, cycles: Sequence[pl.DataFrame]) -> None:
 EXPORT = Export("latencyprism", "LatencyPrism's published report on a normal and an abnormal run", latencyprism)
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
+class Pair(msgspec.Struct, frozen=True):
     """A process of each run, by their ids. A comparison is called strict if they are the same, else cross."""
 
     first: int

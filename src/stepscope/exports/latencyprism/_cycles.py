@@ -7,10 +7,10 @@ aligned) and its search for periods in traces without Python calls are not here:
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cmp_to_key
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -40,8 +40,7 @@ _DECODE = re.compile(r"(decode|Decode)(?![a-z])")
 _LEAST_PREFILL_NS = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class _Calls:
+class _Calls(msgspec.Struct, frozen=True):
     """Python calls of one process, sorted by thread and start, longest first. `parent` is a row, -1 at the top."""
 
     names: list[str]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from stepscope.core.intervals import intersection, total, union
@@ -163,8 +163,7 @@ Overlap time:       |___________|
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Communication:
+class Communication(msgspec.Struct, frozen=True):
     """When ranks communicated, on host and device, and when other work was computed. Counts are of distinct times."""
 
     host: Intervals

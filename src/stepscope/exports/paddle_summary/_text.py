@@ -5,10 +5,10 @@ Every line of a table ends in blanks, as Paddle's do.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Literal
 
+import msgspec
 import numpy as np
 
 if TYPE_CHECKING:
@@ -28,8 +28,7 @@ FIVE = "Total / Avg / Max / Min / Ratio(%)"
 LEAST_CALLS, LEAST_TIMES = 6, 40
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
+class Spread(msgspec.Struct, frozen=True):
     """A sum over calls, its largest and its smallest part, in ns."""
 
     total: int = 0
@@ -37,8 +36,7 @@ class Spread:
     least: float = inf
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(msgspec.Struct, frozen=True):
     """What events of a name (whose number is `key`) took on the host and on the device."""
 
     key: int
@@ -71,12 +69,11 @@ def centred(text: str, width: int, sign: str = "-") -> str:
     return sign * left + text + sign * max(width - len(text) - left, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Sheet:
+class Sheet(msgspec.Struct, frozen=True):
     """A table that is being written: columns of at least these widths, and its lines so far."""
 
     widths: Sequence[int]
-    lines: list[str] = field(default_factory=list)
+    lines: list[str] = msgspec.field(default_factory=list)
 
     @property
     def width(self) -> int:

@@ -6,9 +6,9 @@ of their ids. It lists what it meets first, and its sorts are stable, so `visit`
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 PHASES = ("Forward", "Dataloader", "Backward", "Optimization")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class CodedTexts:
+class CodedTexts(msgspec.Struct, frozen=True, eq=False):
     """Recurring texts, each with a number."""
 
     codes: Ints
@@ -53,8 +52,7 @@ class CodedTexts:
         return np.array(matches or [False], np.bool_)[self.codes]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Events:
+class Events(msgspec.Struct, frozen=True, eq=False):
     """Events of one kind. `node` is the host event above each (for host events their parent), −1 the root."""
 
     start: Ints
@@ -74,8 +72,7 @@ class Events:
         return int(self.start.size)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Tree:
+class Tree(msgspec.Struct, frozen=True, eq=False):
     """All events of a recording, in order of thread and time, with sums over the events below each host event.
 
     `visit` ranks host events in the order in which Paddle meets them. `kernels_ns` and `device_ns` are the summed

@@ -8,10 +8,10 @@ Source: pytorch/kineto's tb_plugin, as it was before its removal in 2026, and Ca
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from stepscope.core.errors import StepscopeError
 from stepscope.exports import Export
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from stepscope.exports.tensorboard._views import Basis
 
 
-@dataclass(frozen=True, slots=True)
-class _Exported:
+class _Exported(msgspec.Struct, frozen=True):
     """One trace's views as JSON text, and what the view of all workers needs of it."""
 
     path: str

@@ -5,9 +5,9 @@ The recommendations are the plugin's rules in its order and wording.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -41,8 +41,7 @@ _MUCH_LOADING, _MUCH_COMMUNICATION = 0.05, 0.1
 _NCCL_CAPABILITY, _TENSOR_CORES = (3, 5), 7
 
 
-@dataclass(frozen=True, slots=True)
-class Advice:
+class Advice(msgspec.Struct, frozen=True):
     """One recommendation: which rule, and its text with links as HTML."""
 
     kind: str

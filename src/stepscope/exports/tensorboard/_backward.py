@@ -7,10 +7,11 @@ autograd engine evaluates). A root whose forward operator lies in a module retur
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from stepscope.core import intervals
 from stepscope.exports.tensorboard import _order
@@ -31,8 +32,7 @@ if TYPE_CHECKING:
     Times = NDArray[Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Grafts:
+class Grafts(msgspec.Struct, frozen=True):
     """Backward nodes to add, one per module, and the items (backward roots and backward nodes) below them.
 
     Per backward node: `module` is its module's node, `up` the backward node around it (−1: none), `size` how many
@@ -195,9 +195,9 @@ def _fill(trees: Forest, source: Ints, grafts: Grafts, made: Ints, spot: Ints) -
 def _times(costs: Costs, source: Ints, grafts: Grafts, made: Ints, spot: Ints) -> Costs:
     """The times of all nodes, in their new order."""
     columns = {}
-    for column in fields(Costs):
-        columns[column.name] = getattr(costs, column.name)[source]
-        columns[column.name][spot] = getattr(grafts.costs, column.name)[made]
+    for column in Costs.__struct_fields__:
+        columns[column] = getattr(costs, column)[source]
+        columns[column][spot] = getattr(grafts.costs, column)[made]
     return Costs(**columns)
 
 
@@ -221,8 +221,7 @@ def rehung(events: Events, forest: Forest, costs: Costs) -> tuple[Forest, Costs]
     return grafted(forest, costs, last, gone, _grafts(forest, costs, last, hung))
 
 
-@dataclass(frozen=True, slots=True)
-class _Roots:
+class _Roots(msgspec.Struct, frozen=True):
     """Backward roots in the plugin's order. Roots of one group move together. Group i begins at `first[i]`."""
 
     node: Ints
@@ -234,8 +233,7 @@ class _Roots:
         return np.repeat(np.arange(groups.size), counts), self.node[ranges(self.first[groups], counts)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Hung:
+class _Hung(msgspec.Struct, frozen=True):
     """Backward roots to move, repeats allowed: nodes of the root, of its forward operator and of that one's module.
 
     `is_module` marks all modules that may get a backward node.

@@ -5,9 +5,9 @@ The overview shows the figures; the trace view shows utilization and multiproces
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -63,8 +63,7 @@ _ABOUT_TENSOR_CORES = (
 _ABOUT_NO_TENSOR_CORES = "It is always 0.0 On {noun} devices because {noun} does not using Tensor Cores.\n"
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceUse:
+class DeviceUse(msgspec.Struct, frozen=True):
     """Use of one device that ran kernels. Ratios are of the window from the first step's start to the last one's end.
 
     `busy` has the times at which kernels ran. `sm_start`, `sm_end` (µs) and `sm_ratio` are the ranges in which blocks
@@ -84,8 +83,7 @@ class DeviceUse:
     tensor_core_ratio: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Kernels:
+class _Kernels(msgspec.Struct, frozen=True):
     """Kernels of one device by time. Values that are not recorded are NaN."""
 
     start: Times

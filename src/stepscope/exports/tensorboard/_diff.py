@@ -6,6 +6,7 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from stepscope.exports.tensorboard import _order
@@ -33,8 +34,7 @@ class _Pair:
     below: list[int] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class _Side:
+class _Side(msgspec.Struct, frozen=True):
     """The first tree of one run.
 
     The children of node i are `children[first[i] : first[i + 1]]`. `anchor` numbers the kind and name of nodes that can

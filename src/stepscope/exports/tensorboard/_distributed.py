@@ -9,10 +9,10 @@ import json
 import math
 import re
 from collections import Counter
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -42,16 +42,14 @@ _RECORDED = re.compile(rf"(?P<worker>.+?)(?:\.(?P<time>\d+))?\.pt\.trace\.json{_
 _ENDING = re.compile(rf"(?:[._-]trace)?(?:\.json)?{_PACKED}$")
 
 
-@dataclass(frozen=True, slots=True)
-class Worker:
+class Worker(msgspec.Struct, frozen=True):
     """A process of a job, and which of its recordings: "1", "2", … by time, or "default"."""
 
     worker: str
     span: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Names:
+class _Names(msgspec.Struct, frozen=True):
     """What a file's worker may be called, the shortest first, and the time in its name."""
 
     names: tuple[str, ...]
@@ -120,8 +118,7 @@ _ON_DEVICE = {"nccl": (KERNEL,), "cncl": (KERNEL, MEMCPY)}
 _ELEMENT_BYTES = {"long int": 8, "float": 4, "int": 4, "c10::Half": 2, "c10::BFloat16": 2, "unsigned char": 1}
 
 
-@dataclass(frozen=True, slots=True)
-class Collectives:
+class Collectives(msgspec.Struct, frozen=True):
     """Collectives of one worker by time: start, then longest. Times in µs.
 
     `row` is the span of the host operator, `external` its id, `name` indexes `names`, `step` the steps (−1: in none).
@@ -234,8 +231,7 @@ _OPS_COLUMNS = (
 _GIB = 1 << 30
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(msgspec.Struct, frozen=True):
     """One worker's part of a distributed run. It is small, because it holds no events.
 
     `devices` are the recorded process ids of its device work, `properties` what the trace says of the devices, by that

@@ -10,6 +10,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -196,8 +197,7 @@ def _threads(trace: Trace) -> tuple[Ints, list[int | str]]:
 _NOUNS = {"mlu": "MLU", "npu": "NPU", "xpu": "XPU", "mtia": "MTIA", "tpu": "TPU"}
 
 
-@dataclass(frozen=True, slots=True)
-class Dialect:
+class Dialect(msgspec.Struct, frozen=True):
     """`noun` is GPU for NVIDIA and AMD; `kind` is the device type of the trace."""
 
     kind: str
@@ -224,8 +224,7 @@ def dialect_of(trace: Trace) -> Dialect:
     return Dialect(kinds[0] if kinds else "cuda")
 
 
-@dataclass(frozen=True, slots=True)
-class Launches:
+class Launches(msgspec.Struct, frozen=True):
     """`calls` and `work` are rows of runtime calls and of device work, by time; `call_of` indexes `calls`, −1: none.
 
     `by_call` orders `work` by call; those of call i are at `first[i] : first[i + 1]` of it.

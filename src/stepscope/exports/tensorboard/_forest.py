@@ -6,10 +6,11 @@ node claims them through the recorder's external id, whenever they ran.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from stepscope.exports.tensorboard import _order
 from stepscope.exports.tensorboard._events import ANNOTATION, MODULE, NONE, OPERATOR, PL_MODULE, PYTHON, STEP
@@ -28,8 +29,7 @@ if TYPE_CHECKING:
 ROOT, PLAIN, STEP_NODE, MODULE_NODE, LOADING, OPTIMIZER, BACKWARD = range(7)
 
 
-@dataclass(frozen=True, slots=True)
-class Forest:
+class Forest(msgspec.Struct, frozen=True):
     """Nodes in pre-order, trees by first appearance of their thread. Node 0 of each tree is its root.
 
     `row` is the node's span, −1 for roots and for backward nodes, which have no span. `parent` indexes nodes, −1 for
@@ -198,8 +198,7 @@ def operators_among(forest: Forest) -> Bools:
     return is_operator
 
 
-@dataclass(frozen=True, slots=True)
-class Costs:
+class Costs(msgspec.Struct, frozen=True):
     """Times of each node in µs. Device times are plain sums over kernels, copies and fills; `tc` are tensor cores'."""
 
     host_self: Times

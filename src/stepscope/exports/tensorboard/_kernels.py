@@ -10,9 +10,9 @@ core/sorting.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -66,8 +66,7 @@ _PROPERTIES_MLU = ((*_GRID, "kernel_type"), ("graph_id", "graph_node_id"))
 _STEPS = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class KernelStats:
+class KernelStats(msgspec.Struct, frozen=True):
     """Kernels by name, in the order of the plugin's table. Times in µs; `tc_ratio` is tensor cores' share of them."""
 
     names: list[str]

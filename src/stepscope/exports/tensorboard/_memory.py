@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import gc
-from dataclasses import dataclass
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -44,8 +44,7 @@ _COLUMNS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Records:
+class Records(msgspec.Struct, frozen=True):
     """Allocations and frees by time. `ts` is in µs of the recorder's clock, `first_ts` that of the trace's first event.
 
     `device` indexes `devices`, the names of devices. `node` is the innermost node of the forest open then on the
@@ -312,8 +311,7 @@ def _as_rows(cells: tuple[list[Any], ...]) -> list[list[Any]]:
             gc.enable()
 
 
-@dataclass(frozen=True, slots=True)
-class _Blocks:
+class _Blocks(msgspec.Struct, frozen=True):
     """Records of blocks: allocation and release of each, by release; allocations without and releases without."""
 
     taken: Ints

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from stepscope.core import intervals
@@ -33,8 +33,7 @@ _COLUMNS = (
 _FIGURES = ("occurences", "operators", "host_duration", "self_host_duration", "device_duration", "self_device_duration")
 
 
-@dataclass(frozen=True, slots=True)
-class _Hierarchy:
+class _Hierarchy(msgspec.Struct, frozen=True):
     """Distinct modules with all below them: (name, id, children), children before their parents; and the outermost."""
 
     modules: list[tuple[str, int, tuple[int, ...]]]
@@ -72,8 +71,7 @@ def module_view(events: Events, forest: Forest, costs: Costs) -> tuple[str, dict
     return title, {"columns": [{"name": n, "type": t, "key": k} for n, t, k in _COLUMNS], "data": data}
 
 
-@dataclass(frozen=True, slots=True)
-class _Ids:
+class _Ids(msgspec.Struct, frozen=True):
     """The recorder's ids of Python calls; `at` is the place of each span in the columns, whose last value is NONE."""
 
     at: Ints

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -33,8 +33,7 @@ _TOOLTIPS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Calls:
+class Calls(msgspec.Struct, frozen=True):
     """Calls of operators in the plugin's order: name, input shapes, call stack (text or null) and node of each."""
 
     node: Ints
@@ -46,8 +45,7 @@ class Calls:
     stacks: list[str | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Groups:
+class Groups(msgspec.Struct, frozen=True):
     """Calls put together, in order of the first: per group its first call, how many, and sums in µs."""
 
     first: Ints

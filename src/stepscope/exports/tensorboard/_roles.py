@@ -5,10 +5,10 @@ A step is annotated on the host and extended to the end of the device work that 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -96,8 +96,7 @@ def _pairs(a: Ranges, b: Ranges) -> tuple[Ints, Ints]:
 _TRUNCATED = 0.8
 
 
-@dataclass(frozen=True, slots=True)
-class Steps:
+class Steps(msgspec.Struct, frozen=True):
     """Steps that are shown, in order; times in µs. The window of the recording's figures is [start[0], end[-1])."""
 
     start: Times
@@ -182,8 +181,7 @@ ROLES = ("Kernel", "Memcpy", "Memset", "Communication", "Runtime", "DataLoader",
 OTHER = "Other"
 
 
-@dataclass(frozen=True, slots=True)
-class Flags:
+class Flags(msgspec.Struct, frozen=True):
     """Whether there is any such work, inside or outside of steps. Kernels of collectives are communication."""
 
     has_runtime: bool
@@ -197,8 +195,7 @@ class Flags:
         return self.has_runtime or self.has_kernel or self.has_memcpy_or_memset
 
 
-@dataclass(frozen=True, slots=True)
-class StepCosts:
+class StepCosts(msgspec.Struct, frozen=True):
     """Time of each role in each step, and their total. Units: µs, integers if the trace's times are integers."""
 
     parts: dict[str, list[float]]
@@ -210,8 +207,7 @@ class StepCosts:
         return summed(np.array(values, np.float64)) / len(values)
 
 
-@dataclass(frozen=True, slots=True)
-class Overlap:
+class Overlap(msgspec.Struct, frozen=True):
     """Time per step of kernels (host work if there are none), communication, both at once, neither. Units: µs."""
 
     computation: Times

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from stepscope.core.errors import MissingTable
 from stepscope.exports.tensorboard import _kernels, _memory, _operators
@@ -28,8 +29,7 @@ if TYPE_CHECKING:
     from stepscope.exports.tensorboard._roles import Flags, Steps
 
 
-@dataclass(frozen=True, slots=True)
-class Basis:
+class Basis(msgspec.Struct, frozen=True):
     """What all views are made from. `uses_tc` says for each item of `launches.work` whether it uses tensor cores.
 
     `forest` and `costs` have backward operators below their modules.

@@ -7,8 +7,9 @@ That a statement begins with SELECT says little: `WITH x AS (COPY … TO 'file')
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from stepscope.core.errors import StepscopeError
 
@@ -24,8 +25,7 @@ _HINT = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Names:
+class Names(msgspec.Struct, frozen=True):
     """Tables that a query names, as (schema, table), the schema empty where it names none.
 
     `shadowed` are those that it also gives to a part of itself (WITH): it may mean the one or the other.

@@ -11,6 +11,7 @@ import shutil
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import msgspec
 import polars as pl
 
 from stepscope.core import files
@@ -55,8 +56,7 @@ _FILES = Table(
 _TRACE_FACTS = tuple(column.name for column in _FILES.columns[2:])
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(msgspec.Struct, frozen=True):
     """A table under the name that the query uses, and the SQL for its rows once the traces are read."""
 
     schema: str

@@ -19,8 +19,9 @@ import subprocess
 import sys
 import threading
 import warnings
-from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
+
+import msgspec
 
 from stepscope import store
 from stepscope.core import files
@@ -43,8 +44,7 @@ _REMOTE_BYTES = 100_000_000
 _SHARE = 0.8
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     """How many worker processes (0: read in this process only) and how much memory each may take."""
 
     n_workers: int
@@ -96,8 +96,7 @@ COMMAND = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Died:
+class Died(msgspec.Struct, frozen=True):
     """The result of an item whose worker ended: the exit code, negative for a signal."""
 
     exit_code: int

@@ -7,11 +7,12 @@ same kernels, operators and collectives.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import polars as pl
+from msgspec.structs import replace
 
 from stepscope.core import files, intervals
 from stepscope.core import names as rules
@@ -61,8 +62,7 @@ _MOST_DEVICE = 2**16 - 1
 _DAY_NS = 86_400 * 10**9
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
+class _Run(msgspec.Struct, frozen=True):
     """The open database, the tracks so far, and the device_id of each device's number."""
 
     db: Database

@@ -9,11 +9,11 @@ arrays of those; `build_tables` gives spans their categories and links, and `sid
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
+from msgspec.structs import replace
 
 from stepscope.core import names
 from stepscope.core.collectives import RECORDED

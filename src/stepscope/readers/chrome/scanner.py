@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import os
 import weakref
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -86,8 +85,7 @@ class _Result(ctypes.Structure):
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(msgspec.Struct, frozen=True):
     """Plain events of a piece of text in order: `n` rows of each field, and the texts of `n_rest` other events.
 
     Numbers are ABSENT or NaN where there are none, texts are numbers (0: absent) of the scanner's tables, `phase` is

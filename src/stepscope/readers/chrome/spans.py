@@ -6,11 +6,12 @@ link launches to their work where ids do not, and host threads to each other.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import polars as pl
+from msgspec.structs import replace
 
 from stepscope.core import intervals
 from stepscope.core.machine import threads_for
@@ -164,8 +165,7 @@ def _ends_first(
     return order[stable_order(instant, np.where(is_mixed, phase, 0))]
 
 
-@dataclass(frozen=True, slots=True)
-class Ends:
+class Ends(msgspec.Struct, frozen=True):
     """Starts and ends of all arrows as recorded: time (ns from the origin), track, key, category and which of both."""
 
     ts: Rows

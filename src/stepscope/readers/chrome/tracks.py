@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -33,8 +33,7 @@ _ASCEND = ("Ascend Hardware", "HCCL", "Overlap Analysis", "Step Trace")
 _ASCEND_COLLECTIVES = re.compile(r"Group .* Communication|Communication (?:OP|Kernel)")
 
 
-@dataclass(frozen=True, slots=True)
-class Tracks:
+class Tracks(msgspec.Struct, frozen=True):
     """The two tables, the track of each key of `Columns.tracks`, and the category of each track's plain events.
 
     `has_collectives` says which tracks hold nothing but collectives.
@@ -199,8 +198,7 @@ def _first_ones(values: NDArray[np.uint32]) -> NDArray[np.uint32]:
     return values[np.sort(first)]
 
 
-@dataclass(frozen=True, slots=True)
-class _NamedLanes:
+class _NamedLanes(msgspec.Struct, frozen=True):
     """What the names of processes and threads say where events carry no device: XLA, Ascend, rocmProfileData.
 
     `npus` are processes labelled NPU, `npu` the number of their device, `xla_streams` processes with threads called

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
+from msgspec.structs import replace
 
 from stepscope.core.schema import ISSUES, TABLES
 from stepscope.core.soundness import FACTS, is_numbered, limits_of

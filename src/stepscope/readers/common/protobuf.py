@@ -14,6 +14,7 @@ from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from stepscope.readers.common.columns import ABSENT, stable_order
@@ -84,8 +85,7 @@ class Damage:
         issues.add("wrong_wire_types", "warning", self.n_wire_types, "fields of an unexpected type were left out")
 
 
-@dataclass(frozen=True, slots=True)
-class Fields:
+class Fields(msgspec.Struct, frozen=True):
     """Fields of many messages, row by row: the message's index, number, wire type, value.
 
     Of varints `value` is the 64 bits, of fixed ones their bits, of length-delimited ones where the content begins;

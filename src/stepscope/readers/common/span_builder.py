@@ -7,9 +7,9 @@ other links (Kineto's arrows, Paddle's recorded tree) call the same steps one by
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -159,8 +159,7 @@ class Tracks:
         return TRACKS.conform(frame) if rows else TRACKS.empty()
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(msgspec.Struct, frozen=True):
     """All spans of one table. `category` is one word, or a code for each span; `recorded` the recorder's own word.
 
     `link` is what a call and the work it queued have in common, unique among processes, 0 or less for none;
@@ -177,8 +176,7 @@ class Part:
     link: Rows | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Sorted:
+class Sorted(msgspec.Struct, frozen=True):
     """Spans sorted by track, start, longest first. Times are ns from the origin, which is on the recorder's clock.
 
     `name` and `recorded` (the recorder's category) are codes of texts. `position` maps a row as recorded to its place
@@ -194,8 +192,7 @@ class Sorted:
     origin_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class Spans:
+class Spans(msgspec.Struct, frozen=True):
     """The `spans` and `steps` tables; for each part the span ids of its rows; the origin, in the recorder's ns.
 
     Rows whose times cannot be have no span: their id is that of none. `of_spans` leaves them out of a side table.

@@ -10,12 +10,12 @@ from __future__ import annotations
 import sqlite3
 import tempfile
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -193,8 +193,7 @@ class Columns(dict[str, "Rows"]):
         return None if packed is None else packed.column(name)
 
 
-@dataclass(frozen=True, slots=True)
-class _Packed:
+class _Packed(msgspec.Struct, frozen=True):
     """Several columns packed into one of numbers, and the rows that did not fit."""
 
     values: Rows

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -106,8 +105,7 @@ def read(source: Source) -> Trace:
     return Trace(meta, tables)
 
 
-@dataclass(frozen=True, slots=True)
-class _Dump:
+class _Dump(msgspec.Struct, frozen=True):
     """What the dump of one rank says of its groups. `newness` orders several dumps of a rank."""
 
     number: int

@@ -12,6 +12,8 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import msgspec
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -27,8 +29,7 @@ _TEXT_TITLE = re.compile(rb"Context \d+, Stream \d+")
 _WIDE_MARKS = ((codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(msgspec.Struct, frozen=True):
     """The header of a report: its columns, whether they are quoted, and which report of the file it is."""
 
     columns: tuple[str, ...]

@@ -11,9 +11,9 @@ contradict each other, the reader raises. Metrics of a launch that share a label
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import polars as pl
 
 from stepscope.core import counter_roles as roles
@@ -66,8 +66,7 @@ _MEMORY = ("device__attribute_total_memory",)
 _NO_DURATION = "launches have no duration; ask ncu for it: --metrics gpu__time_duration.sum,…"
 
 
-@dataclass(frozen=True, slots=True)
-class Notation:
+class Notation(msgspec.Struct, frozen=True):
     """Which sign a fraction begins with, `.` or `,`; whether the values show it or it is assumed.
 
     `against` is an example of a value in the other notation, if the values contradict one another.

@@ -6,9 +6,9 @@ are made when first needed: one that is not there holds no events.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -122,8 +122,7 @@ def _meta(db: Database, source: Source, target: Target, rank: int | None, spans:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+class Device(msgspec.Struct, frozen=True):
     """Parts of spans, and how to make each one's side table from its span ids."""
 
     parts: list[Part]
@@ -195,8 +194,7 @@ def _memory(kind: int) -> str:
     return _MEMORY[kind] if 0 <= kind < len(_MEMORY) else _MEMORY[-1]
 
 
-@dataclass(frozen=True, slots=True)
-class _Kernels:
+class _Kernels(msgspec.Struct, frozen=True):
     """What becomes rows of the `kernels` table."""
 
     part: Part
@@ -245,8 +243,7 @@ class _Kernels:
         return frame.with_columns(warps_per_sm=pl.col("blocks_per_sm") * warps)
 
 
-@dataclass(frozen=True, slots=True)
-class _Transfers:
+class _Transfers(msgspec.Struct, frozen=True):
     """What becomes rows of the `transfers` table: bytes, and a key for the kinds of copy and memory."""
 
     n_bytes: Rows

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import partial
 from itertools import compress
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -99,8 +99,7 @@ def _text_of(texts: Mapping[int, str], key: int) -> str:
     return texts.get(key) or "?"
 
 
-@dataclass(frozen=True, slots=True)
-class Ranges:
+class Ranges(msgspec.Struct, frozen=True):
     """NVTX ranges: those of threads first, with what PyTorch wrote into the names of its operators."""
 
     parts: list[Part]

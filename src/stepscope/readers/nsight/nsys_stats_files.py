@@ -8,8 +8,9 @@ from __future__ import annotations
 import csv
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 #: Names of reports until 2023, and those since.
 RENAMED = {
@@ -43,8 +44,7 @@ _NUMBER = re.compile(r"^-?[\d.,]+$")
 _LONGEST_LABEL = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(msgspec.Struct, frozen=True):
     """A column as printed: its label in small letters, and the unit in brackets after it."""
 
     label: str

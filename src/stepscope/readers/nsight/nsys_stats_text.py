@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import csv
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import polars as pl
 
 from stepscope.readers.nsight.nsys_stats_files import HEADER, RENAMED, Column, columns_of
@@ -44,8 +44,7 @@ _MOST_LINES = 50
 _ANYTHING = re.compile(rb"\S")
 
 
-@dataclass(frozen=True, slots=True)
-class Printed:
+class Printed(msgspec.Struct, frozen=True):
     """A table: the name of its report (empty if unknown), its columns, and where in the text its rows are."""
 
     report: str

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -43,8 +43,7 @@ def is_events(table: Printed) -> bool:
     return is_timed and where is not None and table.place("name", "event") is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Events:
+class Events(msgspec.Struct, frozen=True):
     """Events of one sort: what they are, here and in the recorder's word, and their columns."""
 
     category: str | NDArray[np.uint8]

@@ -8,9 +8,9 @@ Paddle's word for each.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -63,8 +63,7 @@ CATEGORY = {
 _STEP = re.compile(r"ProfileStep#(\d{1,9})")
 
 
-@dataclass(frozen=True, slots=True)
-class Tracks:
+class Tracks(msgspec.Struct, frozen=True):
     """The two tables; the track of each row of the recording's tables; and the device of each of its texts (places)."""
 
     tracks: pl.DataFrame

@@ -7,9 +7,9 @@ steps as those of a Chrome trace. Where a recorder writes no categories (PyTorch
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from stepscope.core.errors import CorruptInput
@@ -207,8 +207,7 @@ def _column(columns: Columns, arguments: Arguments, column: str, attribute: str)
     return arguments.fractions(attribute) if column in _FRACTIONS else arguments.numbers(attribute)
 
 
-@dataclass(frozen=True, slots=True)
-class _Lane:
+class _Lane(msgspec.Struct, frozen=True):
     """Where the events of a track are shown: the keys of process and thread, and their names."""
 
     pid: int | str | None

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
+from msgspec.structs import replace
 
 from stepscope.core.errors import CorruptInput, StepscopeError
 from stepscope.core.schema import COUNTERS, DEVICES

@@ -7,11 +7,12 @@ function. A trace with events of its own is not made longer by them: they are cu
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import polars as pl
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from stepscope.core.errors import StepscopeError
@@ -58,8 +59,7 @@ _FAR = 2**62
 _MANY = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class Spans:
+class Spans(msgspec.Struct, frozen=True):
     """Spans in order of thread and start, on the monotonic clock. Units: ns.
 
     `core` is where it ran, or got to run after it had waited (-1: it did not). `state` is of time on a core: how the
@@ -116,8 +116,7 @@ def spans_of(events: Events) -> Spans:
     return _without_losses(spans, events.losses)
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
+class _Rows(msgspec.Struct, frozen=True):
     """Events in order of thread and time."""
 
     tid: Ints
@@ -200,7 +199,7 @@ def _without_losses(spans: Spans, losses: list[tuple[int, int, int]]) -> Spans:
         mine = cores == core
         bad |= ~spans.is_wait & (spans.core == core) & _overlaps(spans, lows[mine], highs[mine])
     keep = ~bad
-    columns = {name: getattr(spans, name)[keep] for name in Spans.__slots__ if not name.startswith("n_")}
+    columns = {name: getattr(spans, name)[keep] for name in Spans.__struct_fields__ if not name.startswith("n_")}
     return replace(spans, **columns)
 
 

@@ -59,8 +59,7 @@ RUNNABLE, SLEEPS, BLOCKED, STOPPED, ENDED = range(5)
 _STATE_BITS = 0xFF
 
 
-@dataclass(frozen=True, slots=True)
-class Pages:
+class Pages(msgspec.Struct, frozen=True):
     """Events in the order of their pages.
 
     `words` are all pages as 4-byte words; `at` is where each event's content begins in them, `ts_ns` when it was.
@@ -171,8 +170,7 @@ def u32s_at(content: bytes, places: Ints) -> NDArray[np.uint32]:
     return u32s
 
 
-@dataclass(frozen=True, slots=True)
-class Events:
+class Events(msgspec.Struct, frozen=True):
     """Rows in order of time, on the monotonic clock (ns), of threads of the job and what happened to them.
 
     `other` is who got the core (OUT) or had it before (IN), 0 for nobody, -1 if not known; `state` is of OUT. `began`

@@ -5,9 +5,9 @@ Units as recorded: times in ns of one clock, grids in work-items (not in work-gr
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import msgspec
 import polars as pl
 
 from stepscope.core.table import Column, Table
@@ -89,17 +89,16 @@ AGENTS = Table(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Records:
+class Records(msgspec.Struct, frozen=True):
     """The five tables (some empty), and facts on the machine and the recorder."""
 
-    dispatches: pl.DataFrame = field(default_factory=DISPATCHES.empty)
-    calls: pl.DataFrame = field(default_factory=CALLS.empty)
-    copies: pl.DataFrame = field(default_factory=COPIES.empty)
-    metrics: pl.DataFrame = field(default_factory=METRICS.empty)
-    agents: pl.DataFrame = field(default_factory=AGENTS.empty)
+    dispatches: pl.DataFrame = msgspec.field(default_factory=DISPATCHES.empty)
+    calls: pl.DataFrame = msgspec.field(default_factory=CALLS.empty)
+    copies: pl.DataFrame = msgspec.field(default_factory=COPIES.empty)
+    metrics: pl.DataFrame = msgspec.field(default_factory=METRICS.empty)
+    agents: pl.DataFrame = msgspec.field(default_factory=AGENTS.empty)
     host: str | None = None
-    facts: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 def stacked(table: Table, frames: Sequence[pl.DataFrame]) -> pl.DataFrame:

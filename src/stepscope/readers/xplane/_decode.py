@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from stepscope.readers.common.columns import ABSENT, Interned
@@ -61,16 +62,14 @@ _BLOCK = 1 << 16  # events whose fields are in memory at a time
 _LARGEST = 2**62
 
 
-@dataclass(frozen=True, slots=True)
-class Plane:
+class Plane(msgspec.Struct, frozen=True):
     """One plane: its name and its own statistics."""
 
     name: str
     facts: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(msgspec.Struct, frozen=True):
     """A line of events: the index of its plane, its id and name."""
 
     plane: int
@@ -166,8 +165,7 @@ def _joined(parts: dict[str, list[tuple[Rows, Rows]]]) -> dict[str, tuple[Rows, 
     }
 
 
-@dataclass(frozen=True, slots=True)
-class _Keys:
+class _Keys(msgspec.Struct, frozen=True):
     """The names of a plane's statistics: their sorted ids, each one's place in `_ROLES` (−1: not read) and code."""
 
     ids: Rows

@@ -8,9 +8,9 @@ they are ranges. An operation that contains others, such as a while loop, is a r
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -64,8 +64,7 @@ _BANDWIDTH = ("peak_hbm_bw_gigabytes_per_second", "peak_hbm_bw_gigabyes_per_seco
 _METRICS = {"flops": ("flops", "FLOP"), "model_flops": ("model_flops", "FLOP"), "bytes": ("bytes_accessed", "bytes")}
 
 
-@dataclass(frozen=True, slots=True)
-class Lines:
+class Lines(msgspec.Struct, frozen=True):
     """What each line of the file is: its track, its device (0: the host), and whether it holds the device's work.
 
     `is_stream`: the work has names of kernels; else it has names of operations. `is_steps`: its events are steps.
@@ -296,8 +295,7 @@ def _steps_of_devices(
     return STEPS.conform(own), step_of(spans.ts, starts, ends, own["step"].to_numpy())
 
 
-@dataclass(frozen=True, slots=True)
-class _Operations:
+class _Operations(msgspec.Struct, frozen=True):
     """The operation of each event and what is known of it, as codes; 0 or ABSENT: unknown."""
 
     operation: Rows

@@ -7,9 +7,10 @@ Each mark may have an address (`link`), which a page opens when the mark is clic
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from stepscope.core.errors import MissingTable
 
@@ -22,8 +23,7 @@ Drawn = dict[str, Any]
 Link = Callable[[Mapping[str, Any]], str | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
+class Figure(msgspec.Struct, frozen=True):
     """A picture of a result table.
 
     `draw` takes the frame and a function that makes addresses of its rows, and returns the figure, or None if nothing
@@ -36,7 +36,7 @@ class Figure:
     doc: str
     draw: Callable[[pl.DataFrame, Link | None], Drawn | None]
     needs: tuple[str, ...]
-    options: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
+    options: Mapping[str, object] = msgspec.field(default_factory=lambda: MappingProxyType({}))
 
     def fits(self, frame: pl.DataFrame) -> bool:
         """Whether the frame has the columns that are drawn."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import polars as pl
 
 from stepscope.core.step_parts import command_of
@@ -21,13 +21,12 @@ if TYPE_CHECKING:
 _LONGEST_WHERE, _LONGEST_NAME = 480, 200
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
+class _Rows(msgspec.Struct, frozen=True):
     """The rows of another table that a row sums up: those that agree in `same`; how they are asked for."""
 
     table: str
     same: tuple[str, ...]
-    parameters: Mapping[str, str] = field(default_factory=dict)
+    parameters: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 #: By table. A row with a span, a stretch of time or a name of its own leads there instead.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from stepscope.core.collectives import HOST_LIBRARIES
 from stepscope.core.errors import MissingTable, StepscopeError
@@ -35,8 +36,7 @@ _TABLES: tuple[tuple[str, Options], ...] = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class FileTables:
+class FileTables(msgspec.Struct, frozen=True):
     """What the first page needs of one file: its rank, whether its operators have call stacks, tables by question."""
 
     meta: Meta
@@ -65,8 +65,7 @@ def has_stacks(trace: Trace) -> bool:
     return stacks.null_count() < len(stacks)
 
 
-@dataclass(frozen=True, slots=True)
-class Frames:
+class Frames(msgspec.Struct, frozen=True):
     """Answers questions about some inputs: from the tables that are known by path, else by reading."""
 
     session: Session

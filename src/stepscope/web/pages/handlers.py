@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
+from msgspec.structs import replace
 from starlette.exceptions import HTTPException
 
 from stepscope import analyses

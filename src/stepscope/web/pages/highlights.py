@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import polars as pl
 
 from stepscope.core.errors import MissingTable, StepscopeError
@@ -42,8 +42,7 @@ _CAUSES = {
 _NAME = 70
 
 
-@dataclass(frozen=True, slots=True)
-class Card:
+class Card(msgspec.Struct, frozen=True):
     """A question, its short answer, the lines of the reason (text, address or None), and where to look."""
 
     title: str

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
+
+import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,8 +25,7 @@ def stretch_columns(columns: Sequence[str]) -> tuple[str, str] | None:
     return next((pair for pair in _STRETCHES if set(pair) <= set(columns)), None)
 
 
-@dataclass(frozen=True, slots=True)
-class Links:
+class Links(msgspec.Struct, frozen=True):
     """Makes addresses. `root` is what the app is mounted under; `inputs` are those that the page is about.
 
     `of_rank` and `of_label` give the input of a row of several traces.

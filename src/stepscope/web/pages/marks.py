@@ -7,12 +7,13 @@ have a start and a length can be marked too.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
+import msgspec
 import polars as pl
 import polars.selectors as cs
+from msgspec.structs import replace
 from starlette.responses import JSONResponse
 
 from stepscope.core.errors import StepscopeError
@@ -46,8 +47,7 @@ _KINDS = ("cause", "kind", "category", "phase", "status")
 _NAMES = ("name", "operator", "op", "module", "module_class", "collective", "metric", "trace")
 
 
-@dataclass(frozen=True, slots=True)
-class _Mark:
+class _Mark(msgspec.Struct, frozen=True):
     """A finding's place: its span if it is one, its start and length in ns."""
 
     finding: Finding

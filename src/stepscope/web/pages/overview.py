@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec.structs import replace
 
 from stepscope import store
 from stepscope.api import verbs
@@ -37,8 +39,7 @@ _WHAT = "first page"
 _MOST_FILES = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Glance:
+class Glance(msgspec.Struct, frozen=True):
     """What the first page adds to the report: cards, the chart of the steps, whether operators have call stacks.
 
     `ranks` are those of the inputs, in their order, null where unknown.

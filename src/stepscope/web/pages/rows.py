@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import polars as pl
 import polars.selectors as cs
 from starlette.responses import Response
@@ -32,8 +32,7 @@ _FRAME = 44  # characters of a frame in a stack
 _FUNCTION = re.compile(r"[\w:~]+\(")
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(msgspec.Struct, frozen=True):
     """A column: its name in addresses and for people, what it means, whether it holds numbers, its sorting now."""
 
     name: str
@@ -43,8 +42,7 @@ class Head:
     order: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(msgspec.Struct, frozen=True):
     """A value as text, the raw one to sort by, the share to draw of a ratio.
 
     `full` is the whole of a shortened name, `half` the name in half a page, `short` that on narrow pages; '' if they
@@ -60,8 +58,7 @@ class Cell:
     short: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Sheet:
+class Sheet(msgspec.Struct, frozen=True):
     """Rows of a table ready to be drawn. `hidden` are columns in which no value is known.
 
     `depths` has how deep each row is, if the rows are a tree in its order: each is followed by those inside it.

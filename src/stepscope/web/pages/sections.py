@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from stepscope.query.tables import RANK, TRACE, over_traces
 from stepscope.renderers import figures
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
     from stepscope.web.pages.links import Links
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(msgspec.Struct, frozen=True):
     """A table on a page: its title, its options, columns at first sight (none: all), whether its figure goes too.
 
     Rows of several traces that agree in `sums_by` are put together, as the figure does.
@@ -27,7 +27,7 @@ class Section:
 
     title: str
     table: str
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = msgspec.field(default_factory=dict)
     columns: tuple[str, ...] = ()
     chart: bool = True
     rows: int = 15
@@ -35,8 +35,7 @@ class Section:
     sums_by: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(msgspec.Struct, frozen=True):
     """A page made of tables."""
 
     title: str

@@ -6,10 +6,10 @@ import base64
 import hashlib
 import re
 import zlib
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
+from msgspec.structs import replace
 
 from stepscope.api import verbs
 from stepscope.core.errors import StepscopeError

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from stepscope.api import verbs
 from stepscope.core import units
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
     from stepscope.web.session import Session
 
 
-@dataclass(frozen=True, slots=True)
-class Example:
+class Example(msgspec.Struct, frozen=True):
     """A question, the query, the recorded tables that it needs, how many files."""
 
     title: str
@@ -115,14 +115,13 @@ _KINDS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
+class Listed(msgspec.Struct, frozen=True):
     """A table that a query may name: what it is, its columns, its rows where they are known."""
 
     name: str
     doc: str
     columns: tuple[Column, ...]
-    n_rows: int | None = field(default=None)
+    n_rows: int | None = msgspec.field(default=None)
 
 
 async def sql_page(site: Site, request: Request) -> Response:

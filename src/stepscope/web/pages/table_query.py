@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import polars as pl
 import polars.selectors as cs
 
@@ -23,8 +23,7 @@ _OPTION = "o."
 _LONGEST_TEXT = 500
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(msgspec.Struct, frozen=True):
     """An option of a table as a form shows it: its name, what it may be (none: anything), its value now."""
 
     name: str
@@ -33,8 +32,7 @@ class Choice:
     value: str
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(msgspec.Struct, frozen=True):
     """A request for a table: its inputs, its options, and how its rows are arranged."""
 
     name: str
@@ -47,13 +45,12 @@ class Question:
     columns: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Answer:
+class Answer(msgspec.Struct, frozen=True, eq=False):
     """The rows, the schema of their columns, and a sentence about each trace that was left out."""
 
     frame: pl.DataFrame
     table: Table
-    remarks: tuple[str, ...] = field(default=())
+    remarks: tuple[str, ...] = msgspec.field(default=())
 
 
 def question_of(name: str, inputs: Sequence[int], parameters: Mapping[str, str]) -> Question:

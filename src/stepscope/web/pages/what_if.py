@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from starlette.responses import JSONResponse, Response
 
 from stepscope.analyses.critical_path.changes import change_of
@@ -48,8 +48,7 @@ _COLOURS = {
 _MOST_CHANGES = 32
 
 
-@dataclass(frozen=True, slots=True)
-class Control:
+class Control(msgspec.Struct, frozen=True):
     """A slider over `stops` of a subject; with one stop a checkbox. `group` is the heading that it stands under."""
 
     label: str

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -56,8 +56,7 @@ def draw_window(scene: Scene, low: int, high: int, n_pixels: int, tracks: Sequen
     return pack(header, arrays)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class Part(msgspec.Struct, frozen=True, eq=False):
     """A stretch of a trace, packed as windows are, with `launch` of each span.
 
     `lanes` says how many lanes each track has in it, `lines` which of the scene's lines it holds, `n_merged` how many

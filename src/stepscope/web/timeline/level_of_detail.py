@@ -11,9 +11,9 @@ shorter one is drawn below everything else, where such spans are nested among th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from stepscope.core.intervals import enclosing
@@ -37,8 +37,7 @@ _MOST_ROUNDS = 32
 _SCATTER = 0x9E3779B97F4A7C15
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Lanes:
+class Lanes(msgspec.Struct, frozen=True, eq=False):
     """All spans by lane, then by start. Lane k has rows first[k] to first[k + 1], of one track and one depth.
 
     `row` is the span's row in the table it came from; `below` is the summed length of all rows before (one more entry
@@ -61,8 +60,7 @@ class Lanes:
         return np.flatnonzero(np.isin(self.tracks, np.fromiter(tracks, np.uint32)))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class View:
+class View(msgspec.Struct, frozen=True, eq=False):
     """What a window shows. Of spans in full: lane and position among the rows of `Lanes`.
 
     Of pixels with what is shorter: lane, pixel, time in ns that it is busy (not counting the spans in full), how many

@@ -8,9 +8,9 @@ look-up for each pixel and group.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -41,8 +41,7 @@ _FOLDERS = re.compile(r"\([^()]*/")
 _NEVER = np.iinfo(np.int64).max
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Grouping:
+class Grouping(msgspec.Struct, frozen=True, eq=False):
     """Names of groups; the group of each block (the first group: not among the blocks); changes by group.
 
     `events` and `held` have, for each group but the first, the places in the history where it changed and what it holds
@@ -64,8 +63,7 @@ class Grouping:
         return rows
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DeviceMemory:
+class DeviceMemory(msgspec.Struct, frozen=True, eq=False):
     """The memory of a device. Place 0 of `times`, `level` and `reserved` is before the first event.
 
     Blocks lived from the place `made` up to `freed`.
@@ -94,8 +92,7 @@ class DeviceMemory:
         return int(along[0]), int(along[-1]) + 1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class MemoryScene:
+class MemoryScene(msgspec.Struct, frozen=True, eq=False):
     """The devices of a snapshot, and for each stack its frames and its line."""
 
     trace: Trace

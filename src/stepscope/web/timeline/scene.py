@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import polars as pl
+from msgspec.structs import replace
 
 from stepscope.analyses.common.collective_calls import communicates
 from stepscope.core.names import is_sync_call
@@ -49,8 +50,7 @@ LEGEND = (
 KINDS = frozenset(name for name, _, _ in LEGEND)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Line:
+class Line(msgspec.Struct, frozen=True, eq=False):
     """Samples of one resource over time, in order of time."""
 
     label: str
@@ -59,8 +59,7 @@ class Line:
     values: NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Scene:
+class Scene(msgspec.Struct, frozen=True, eq=False):
     """A trace with what every move of the timeline needs. Per span: code of its name, of its category."""
 
     trace: Trace
