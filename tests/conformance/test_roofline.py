@@ -10,10 +10,11 @@ import csv
 import json
 import math
 from collections import Counter, defaultdict
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 from test_tracelens_goldens import EAGER, trace_of
 
 from stepscope.analyses.costs.arguments import Arguments
@@ -41,8 +42,7 @@ NOT_MODELLED = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(msgspec.Struct, frozen=True):
     """A row of a sheet: the call, and what TraceLens makes of it (NaN where it does not tell)."""
 
     name: str

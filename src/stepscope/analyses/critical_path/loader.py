@@ -21,6 +21,9 @@ _PACED = 0.5
 _SAME = 0.2
 #: Where so many fetches are alike and short, these hand over batches that were there, and only the others are waits.
 _MOST_ALIKE = 0.6
+#: So many of the shortest fetches hand over batches that were there if they are alike and the next one takes this many
+#: times as long as the longest of them.
+_LEAST_SHORT, _FAR_LONGER = 3, 1.5
 #: Turns that differ by less are constant, and then fetches of this share of a turn are waits.
 _CONSTANT, _LONG = 0.01, 0.15
 #: Fetches that differ by less do not show bursts.
@@ -84,6 +87,7 @@ def _fetches(thread: int, start: Ints, end: Ints) -> tuple[Limits, bool] | None:
     few_waits = not paced and not alike.all() and alike.mean() >= _MOST_ALIKE and middle <= _LONGEST_COPY_NS
     always = not few_waits and (paced or later.std() > _SAME * later.mean() or took.min() > _LONGEST_COPY_NS)
     copy = min(int(took.min()) // 4, _USUAL_COPY_NS) if always else int(took.min())
+    copy = copy if not always or is_constant else _shortest(took) or copy
     waited = took - copy > _WAITED * mean if always or few_waits else took > _LONGEST_COPY_NS
     at = np.where(waited, end - copy, end)
     workers = _workers(at, waited)
@@ -106,6 +110,15 @@ def _fetches(thread: int, start: Ints, end: Ints) -> tuple[Limits, bool] | None:
         after,
     )
     return limits, bool(waited.all()) or _repeats(served[mine])
+
+
+def _shortest(took: Ints) -> int | None:
+    """How long it takes to take a batch over, if a few fetches are alike and far shorter than the others."""
+    took = np.sort(took)
+    n_short = int(np.searchsorted(took, (1 + _SAME) * took[0], side="right"))
+    if n_short < _LEAST_SHORT or n_short == took.size or took[0] > _LONGEST_COPY_NS:
+        return None
+    return int(np.median(took[:n_short])) if took[n_short] > _FAR_LONGER * took[n_short - 1] else None
 
 
 def _repeats(served: Ints) -> bool:
