@@ -58,6 +58,14 @@ def test_one_wait_among_short_fetches_does_not_make_waits_of_them():
     assert np.flatnonzero(limits.at > limits.since).tolist() == [1]
 
 
+def test_a_few_short_fetches_tell_how_long_it_takes_to_take_a_batch_over():
+    took = np.array([1346, 57, 188, 771, 1718, 64, 62, 736])
+    limits, _ = limits_of(*took, work=940)
+    assert np.flatnonzero(limits.at > limits.since).tolist() == [0, 2, 3, 4, 7]
+    ends = np.cumsum(took + 940) - 940
+    assert (ends - limits.at / US)[[0, 2, 3, 4, 7]].tolist() == pytest.approx([62] * 5)
+
+
 BURST = (12000, 60, 60, 60)
 
 
