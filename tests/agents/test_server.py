@@ -232,5 +232,5 @@ def test_a_long_session_does_not_grow():
     ]
     asked(*one * 5)
     before = resident_bytes()
-    asked(*one * 25)
+    asked(*one * 15)
     assert resident_bytes() - before < 25e6

@@ -109,6 +109,7 @@ WORDS = {
 @pytest.mark.parametrize("verb", VERBS)
 def test_no_verb_writes_what_a_terminal_obeys(verb, hostile, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("stepscope.record.step_times._APPEARS_S", 0.1)  # how long `watch` waits for the folder
     for words in WORDS[verb]:
         shown(capsys, verb, *(word.replace("{}", hostile[0]).replace("{1}", hostile[1]) for word in words))
 
