@@ -153,10 +153,10 @@ def test_a_full_launch_queue_takes_no_gain_back_nor_gives_one():
     assert predictions(recorded, PATH_TRACKS, steps, changes="host: free").row(0, named=True)["gain_ratio"] < 0.02
 
 
-def fed_by_loader(n_steps, service, own):
-    """Steps of a thread that needs `own` µs for each batch of one worker, which needs `service` µs."""
+def fed_by_loader(service, owns):
+    """Steps of a thread that needs so many µs for each batch of one worker, which needs `service` µs."""
     rows, bounds, ready, now = [], [], 0, 0
-    for i in range(n_steps):
+    for i, own in enumerate(owns):
         ready += service
         took = max(ready, now + 2)
         rows.append(Row(MAIN, now, took - now, "enumerate(DataLoader)#_MultiProcessingDataLoaderIter", "dataloader"))
@@ -167,7 +167,7 @@ def fed_by_loader(n_steps, service, own):
 
 
 def test_what_the_loader_would_take_back_is_no_gain():
-    spans, steps = fed_by_loader(60, 100, 60)
+    spans, steps = fed_by_loader(100, [60] * 60)
     options = {"changes": "op ~ aten::mm: 4x"}
     row = predictions(spans, PATH_TRACKS, steps, **options).row(0, named=True)
     assert row["gain_ratio"] == pytest.approx(0, abs=0.01)
@@ -176,8 +176,16 @@ def test_what_the_loader_would_take_back_is_no_gain():
     assert row["predicted_ns"] == pytest.approx(61 * US, rel=0.2)  # some of the fetch may be taking the batch over
 
 
+def test_no_step_is_promised_in_less_time_than_the_loader_needs_for_its_batch():
+    # The later half, which is measured, has the one step that is longer than its batch takes.
+    spans, steps = fed_by_loader(100, [60] * 6 + [260] + [60] * 3)
+    row = predictions(spans, PATH_TRACKS, steps, changes="op ~ aten::mm: 4x").row(0, named=True)
+    assert row["basis"] == "replayed"
+    assert 98 * US < row["predicted_ns"] < 103 * US
+
+
 def test_the_pace_of_a_loader_that_was_never_waited_for_gives_a_bound():
-    spans, steps = fed_by_loader(12, 10, 60)
+    spans, steps = fed_by_loader(10, [60] * 12)
     row = predictions(spans, PATH_TRACKS, steps, changes="op ~ aten::mm: 2x").row(0, named=True)
     assert row["basis"] == "bound"
     assert row["low_ns"] < 35 * US < 62 * US < row["high_ns"]

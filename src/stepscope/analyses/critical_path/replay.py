@@ -112,6 +112,10 @@ class Moments(msgspec.Struct, frozen=True):
     producer: Ints  # the moment at which a worker of the loader began this batch; -1 if none
 
 
+#: So many batches must have been waited for before their mean time bounds what a step takes.
+_LEAST_PACED = 4
+
+
 class Replay(msgspec.Struct, frozen=True):
     """One run: when each node happened, when windows begin and end on the host, when work ends; and all edges."""
 
@@ -210,6 +214,22 @@ class Graph(msgspec.Struct, frozen=True):
             ahead = max(float(windows.end[-1] - windows.end[first]) - recorded, 0.0)
             took = max(took, float(run.end[-1] - run.end[first]) - ahead)
         return took / recorded
+
+    def loader_pace(self) -> float:
+        """The time in which the workers of the slowest loader make the batches of a window, in ns; 0 if none is known.
+
+        Batches that were waited for tell how long one takes; how far back its producer is, how many are made at a time.
+        """
+        moments, slowest = self.moments, 0.0
+        for thread in set(moments.thread[moments.kind == LOADER].tolist()):
+            mine = np.flatnonzero((moments.kind == LOADER) & (moments.thread == thread))
+            mine = mine[np.argsort(moments.at[mine], kind="stable")]
+            rows = np.flatnonzero((moments.producer[mine] >= 0) & (moments.at[mine] > moments.since[mine]))
+            if rows.size >= _LEAST_PACED:
+                producer = np.searchsorted(mine, moments.producer[mine[rows]])
+                each = float(moments.lag[mine[rows]].mean() / (rows - producer).mean())
+                slowest = max(slowest, each * mine.size / self.windows.low.size)
+        return slowest
 
     def lengths(self, run: Replay) -> Floats:
         """How long each window takes, in ns."""
