@@ -93,12 +93,12 @@ def from_collection() -> list[Input]:
     control = COLLECTION / "hta/trace_diff/control/control.json.gz"
     found = [
         Input("a", COLLECTION / "tracelens/h100/google_owlv2-large-patch14-ensemble__1016001.json.gz", 2, indent=True,
-              n_bytes=90_335_587, target=Target(1.6, 350 * MB)),
+              n_bytes=90_335_587, target=Target(1.3, 250 * MB)),
         Input("b", COLLECTION / "tracelens/h100/google_owlv2-large-patch14-ensemble__1016001.json.gz", 8, indent=True,
-              n_bytes=363_938_571, target=Target(5, 700 * MB)),
+              n_bytes=363_938_571, target=Target(3.5, 700 * MB)),
         Input("control", control, 0, exported=Target(1.3, 220 * MB)),
         Input("control-x4", control, 4, exported=Target(3, 350 * MB)),
-        Input("c", control, 36, n_bytes=1_018_652_820, target=Target(12, 1000 * MB), exported=Target(20, 1600 * MB)),
+        Input("c", control, 36, n_bytes=1_018_652_820, target=Target(10, 1200 * MB), exported=Target(20, 1600 * MB)),
     ]  # fmt: skip
     return [one for one in found if one.source.exists()]
 

@@ -33,8 +33,8 @@ PEERS = (
          ("HolisticTraceAnalysis==0.5.0", "pandas==2.2.3")),
     Peer("torch-tb-profiler 0.4.3", "the TensorBoard plugin's parser and all its views, without the server",
          "tensorboard_views.py", ("torch-tb-profiler==0.4.3", "pandas==2.2.3")),
-    Peer("orjson.loads", "the text to Python objects, nothing else", "decode_only.py", ("orjson==3.11.4",),
-         ("orjson",), 500 * MB),
+    Peer("orjson.loads", "the text, unpacked if it is packed, to Python objects, and nothing else",
+         "decode_only.py", ("orjson==3.11.4",), ("orjson",), 500 * MB),
     Peer("json.loads", "the same with the standard library", "decode_only.py", (), ("json",), 500 * MB),
 )  # fmt: skip
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib
 import sys
 from pathlib import Path
 
 package, path = sys.argv[1:]
-print(len(importlib.import_module(package).loads(Path(path).read_bytes())["traceEvents"]))
+text = Path(path).read_bytes()
+text = gzip.decompress(text) if path.endswith(".gz") else text
+print(len(importlib.import_module(package).loads(text)["traceEvents"]))
