@@ -118,8 +118,7 @@ def write_folder(trace: Trace, folder: str, *, statistics: bool = True) -> int:
         "version": VERSION,
         "schema": schema_fingerprint(),
         "written_by": program_version(),
-        "meta": {name: getattr(trace.meta, name) for name in Meta.__struct_fields__}
-        | {"facts": dict(trace.meta.facts)},
+        "meta": msgspec.structs.asdict(trace.meta) | {"facts": dict(trace.meta.facts)},
         "tables": tables,
         "results": stored if isinstance(trace, Results) else None,
     }

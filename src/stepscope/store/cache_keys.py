@@ -199,7 +199,7 @@ def _named(name: str) -> str:
 
 
 def packed(value: object) -> bytes:
-    """A dataclass as bytes: its fields as JSON, and the frames and the types of columns in it as Arrow files."""
+    """A struct as bytes: its fields as JSON, and the frames and the types of columns in it as Arrow files."""
     frames: list[pl.DataFrame] = []
     types: dict[pl.DataType, int] = {}
 

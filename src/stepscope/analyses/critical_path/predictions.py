@@ -240,11 +240,10 @@ def with_parts(
     steady = slice(recorded.size // 2, None)
 
     # In the long run steps take no less than their batches; the few that were measured may.
-    is_paced = bool(program.loader_known) and all(program.loader_known.values())
-    pace_ns = min(step_ns, graph.loader_pace() * played.changes.loader) if is_paced else 0.0
+    pace_ns = graph.loader_pace() * played.changes.loader if all(program.loader_known.values()) else 0.0
 
     def mean_of(run: Replay) -> float:
-        ns = max(step_ns * graph.period(run, steady), pace_ns)
+        ns = max(step_ns * graph.period(run, steady), min(pace_ns, step_ns))
         return ns if played.at_worst is not None else _within_reason(step_ns, ns, played.most_ns)
 
     run = played.replay(MEDIAN)

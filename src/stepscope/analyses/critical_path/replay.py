@@ -223,7 +223,6 @@ class Graph(msgspec.Struct, frozen=True):
         moments, slowest = self.moments, 0.0
         for thread in set(moments.thread[moments.kind == LOADER].tolist()):
             mine = np.flatnonzero((moments.kind == LOADER) & (moments.thread == thread))
-            mine = mine[np.argsort(moments.at[mine], kind="stable")]
             rows = np.flatnonzero((moments.producer[mine] >= 0) & (moments.at[mine] > moments.since[mine]))
             if rows.size >= _LEAST_PACED:
                 producer = np.searchsorted(mine, moments.producer[mine[rows]])
