@@ -253,6 +253,24 @@ def test_marks_are_stepped_through_and_measured_between(timeline):
     assert "range" not in parameters(timeline)
 
 
+def test_keys_that_are_faster_than_the_answers_measure_between_the_spans_that_were_meant(timeline):
+    timeline.keyboard.type("/gloo:all_reduce")
+    timeline.keyboard.press("Enter")
+    timeline.wait_for_selector("#details h2:has-text('gloo:all_reduce')")
+
+    def later(route):
+        timeline.wait_for_timeout(300)
+        route.continue_()
+
+    timeline.route("**/span/*", later)
+    timeline.keyboard.type("mnm")
+    timeline.wait_for_selector("#details dt:text-is('start to start')")
+    timeline.wait_for_timeout(500)
+    facts = timeline.locator("#details dl").first.inner_text().split("\n")
+    assert facts[facts.index("A") + 1] == facts[facts.index("B") + 1] == "gloo:all_reduce"
+    assert facts[facts.index("start to start") + 1] != "0"
+
+
 def test_findings_and_collectives_are_marked_on_each_rank(tab, demo):
     page = tab.open(demo + "/timeline?marks=" + quote("table=collectives&o.by=call"))
     page.wait_for_selector("#details h2:has-text('collectives')")

@@ -18,6 +18,8 @@ const search = { q: "", exact: false, hits: [], at: -1 };
 const asked = new Map();
 const marking = { query: "", hits: [], elsewhere: [], count: 0, total: "" };
 let source, bounds = [0, 1], framed = false, pointer = 0, addressTimer = 0, askTimer = 0;
+// What was asked for last is what the panel shows, in whatever order the answers come.
+let askedLast = 0, opening = Promise.resolve();
 
 function split(name) {
   return (parameters.get(name) ?? "").split(",").filter(Boolean).map(decodeURIComponent);
@@ -287,9 +289,16 @@ function leadToMemory() {
 
 // ---- selecting
 
-async function open(index, id, zoom = false) {
+function open(index, id, zoom = false) {
+  opening = opened(index, id, zoom);
+  return opening;
+}
+
+async function opened(index, id, zoom) {
+  const turn = (askedLast += 1);
   try {
     const details = await source.span(index, id);
+    if (turn !== askedLast) return;
     const trace = state.traces.find((one) => one.index === index);
     state.selected = { trace: index, id, details };
     const zoomTo = () => show(trace, details.track, details.ts_ns, details.dur_ns, true, details.depth);
@@ -320,6 +329,7 @@ function show(trace, track, start, length, zoom, depth = 0) {
 }
 
 async function select(range, measure = []) {
+  const turn = (askedLast += 1);
   state.range = range;
   remember();
   redraw();
@@ -329,7 +339,7 @@ async function select(range, measure = []) {
       const title = trace.layout.rank === null ? trace.layout.label : `rank ${trace.layout.rank}`;
       return { title, sums: await source.statistics(trace.index, low, high), flames: flamesOf(trace, low, high) };
     }));
-    if (state.range === range) showStatistics(panel, parts, (name) => { $("find").value = name; find(name, true, false); }, measure);
+    if (turn === askedLast) showStatistics(panel, parts, (name) => { $("find").value = name; find(name, true, false); }, measure);
   } catch (error) { trouble(error); }
 }
 
@@ -379,12 +389,15 @@ async function goToMark(one) {
     state.selected = null;
     panel.replaceChildren();
   } else await open(one.trace.index, one.id);
+  if (state.mark !== one) return;
   showMark(panel, one, listMarks);
   redraw();
 }
 
 // The first key press marks one end, the second the other: of the selected span, else of the mark, else at the pointer.
-function flag() {
+// A span that was chosen just before is waited for.
+async function flag() {
+  await opening;
   const own = state.selected?.details, at = state.mark?.trace ?? state.traces.find((one) => one.index === state.selected?.trace);
   const place = state.mark ? { ts_ns: state.mark.start, dur_ns: state.mark.length, name: state.mark.name } : own;
   const time = pointer || (state.from + state.to) / 2;
@@ -626,6 +639,7 @@ const KEYS = {
     return trace && show(trace, own.track, own.ts_ns, own.dur_ns, true, own.depth);
   },
   Escape: () => {
+    askedLast += 1;
     [state.range, state.selected, state.mark, state.flags] = [null, null, null, []];
     $("find").value = "";
     find("");
