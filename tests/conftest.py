@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from _pytest.doctest import DoctestModule
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
 
 ROOT = Path(__file__).parents[1]
 
@@ -36,3 +42,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if str(item.path).startswith(folder):
                 item.add_marker(kind)
                 item.add_marker("slow")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file() -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """Examples are run where docs have them, which tests have not: their files are read once and not twice."""
+    found = yield
+    return [one for one in found if not isinstance(one, DoctestModule)]
+
+
+def pytest_collection_finish() -> None:
+    """Ten thousand collected tests are not garbage: it is not looked for among them again after each test."""
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)

@@ -18,7 +18,9 @@ def browser():
         pytest.skip("no chromium here: apt-get install chromium")
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     with playwright.sync_playwright() as started:
-        found = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        # Pictures are drawn by the processor on any machine of CI: a process that imitates a graphics card takes time.
+        arguments = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
+        found = started.chromium.launch(executable_path=CHROMIUM, args=arguments)
         yield found
         found.close()
 
