@@ -59,6 +59,16 @@ def test_half_a_mark_waits_and_a_file_that_has_only_begun_is_left_out(tmp_path, 
     assert RunningJob(tmp_path).steps({}) == []
 
 
+def test_a_long_wait_for_a_folder_is_told_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(step_times, "_BEGINS_S", 0)
+    monkeypatch.setattr(step_times, "_APPEARS_S", 0.3)
+    told = []
+    with pytest.raises(StepscopeError, match="no recording runs"):
+        RunningJob.open(tmp_path / "nothing", told.append)
+    assert len(told) == 1
+    assert 0 < told[0] <= 0.3
+
+
 def test_a_folder_without_a_running_recording_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(step_times, "_BEGINS_S", 0)
     with pytest.raises(StepscopeError, match="no recording runs"):

@@ -185,7 +185,10 @@ def _of_job(follow: str, pid: int | None) -> tuple[Any, Path]:
     from stepscope.record.step_times import RunningJob
     from stepscope.watching.job_source import JobSource
 
-    job = RunningJob.open(follow) if pid is None else RunningJob.of_process(pid)
+    def tell(left_s: float) -> None:
+        complain(f"note: {follow} is not there; a recording may begin in it within {left_s:.0f} s")
+
+    job = RunningJob.open(follow, tell) if pid is None else RunningJob.of_process(pid)
     return JobSource(job), job.folder.parent / f"{job.folder.resolve().name}.watch.json"
 
 

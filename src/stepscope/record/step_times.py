@@ -8,11 +8,14 @@ import struct
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from stepscope.core.errors import StepscopeError
 from stepscope.record.system import meta
 from stepscope.record.system.proc import is_alive, read_once
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 #: As startup/_stepscope_step_times.py writes them: magic, Unix time, clock, process, rank; then a mark each.
 _HEADER, _MARK = struct.Struct("<8sqqii"), struct.Struct("<IHBB")
@@ -41,12 +44,18 @@ class RunningJob:
     folder: Path
 
     @staticmethod
-    def open(folder: str | os.PathLike[str]) -> RunningJob:
-        """The job of a recording; waits for one that is about to begin. Raises StepscopeError (there is none)."""
+    def open(folder: str | os.PathLike[str], on_wait: Callable[[float], None] | None = None) -> RunningJob:
+        """The job of a recording; waits for one that is about to begin. Raises StepscopeError (there is none).
+
+        `on_wait` is called once if that takes long, with the seconds that are left to wait.
+        """
         job = RunningJob(Path(folder))
         began = time.monotonic()
         while not job.is_recorded():
             waited_s = time.monotonic() - began
+            if on_wait is not None and waited_s > _BEGINS_S and not job.folder.exists():
+                on_wait(_APPEARS_S - waited_s)
+                on_wait = None
             is_late = waited_s > (_BEGINS_S if job.folder.is_dir() else 0.0 if job.folder.exists() else _APPEARS_S)
             if is_late or (job.folder / meta.NAME).exists():
                 hint = "name the folder of a recording that runs: stepscope record --keep 60s -o DIR -- COMMAND"
