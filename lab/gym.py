@@ -88,6 +88,9 @@ FAULTS = {
 }
 
 
+#: Faults that one of the two ranks of the recurrent job has, which makes it late.
+OF_ONE_RANK = {"fsync", "checkpoint", "slow_tail"}
+
 #: Two faults at once, of the second severity, which cost different time.
 MIXED = {
     "image": ("fsync+checkpoint", "layout+fsync", "tiny_syncs+slow_tail", "lock+layout"),

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from observations import observation, pair
 
-from stepscope.comparison.model import TIMED_STEPS
+from stepscope.comparison.model import TIMED_STEPS, Pair
+from stepscope.comparison.statistics import more_often
 from stepscope.comparison.verdict import step_effect
 from stepscope.comparison.whole_run import (
     growth,
@@ -103,6 +104,36 @@ def test_slow_steps_of_the_base_count_all_if_those_of_the_other_run_have_no_dist
     assert tails.other.every is None
     assert tails.base.n_slow >= tails.other.n_slow
     assert tails.added_ns < 0
+
+
+def with_slow(values, at, ms):
+    values[at] += ms
+    return values
+
+
+def test_all_repeats_of_the_base_count_as_if_each_had_as_many_slow_steps_as_the_worst():
+    other = _with(with_slow(noisy(seed=1), np.random.default_rng(3).choice(N, 12, replace=False), 60.0))
+    worst = _with(with_slow(noisy(seed=2), [40, 90, 170], 60.0))
+    calm = [_with(noisy(seed=seed)) for seed in (3, 4)]
+    alone, three = (tails_of(Pair("job", base, (other,), "rank")) for base in ((worst,), (worst, *calm)))
+    assert (alone.n_steps_base, three.n_steps_base) == (N, 3 * N)
+    assert three.p_value < 0.1 * alone.p_value
+    assert three.p_value >= more_often(12, N, 9, 3 * N)
+
+
+def test_far_shorter_slow_steps_of_the_base_are_something_else():
+    other = _with(with_slow(noisy(seed=1), np.random.default_rng(3).choice(N, 9, replace=False), 100.0))
+    base = _with(with_slow(noisy(seed=2), [40, 90, 170, 210, 300], 12.0))
+    assert tails_of(pair(base, other)).base.n_slow == 0
+
+
+def test_slow_steps_at_the_distance_of_the_base_are_usual_though_they_are_somewhat_longer():
+    base, longer, far_longer = (
+        _with(with_slow(noisy(seed), slice(5, None, 9), ms)) for seed, ms in enumerate((40, 60, 200))
+    )
+    assert tails_of(pair(base, longer)).is_usual
+    assert not tails_of(pair(base, far_longer)).is_usual
+    assert not tails_of(pair(_with(noisy(seed=4)), longer)).is_usual
 
 
 def test_one_stretch_of_slow_steps_is_no_tail():

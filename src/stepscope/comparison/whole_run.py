@@ -39,7 +39,7 @@ _LEAST_SLOW, _STRETCHES = 5, 10
 #: longer distance that has nearly as much is the better one, since shorter ones divide it.
 _REGULAR, _MOST_OF_TAIL, _LESS = 0.8, 0.4, 0.1
 _MAD_TO_SD = 1.4826
-#: Part of the length of regular slow steps from which on one of the base may be the same.
+#: Part of the length of slow steps from which on one of the base may be the same.
 _ALIKE = 0.5
 #: Steps grow if their order by length is nearly that of time, and they grow by this part over the run.
 STEADY, _MUCH = 0.9, 0.2
@@ -209,10 +209,16 @@ def growth(steps: pl.DataFrame) -> tuple[float, float]:
 
 
 class Tails(msgspec.Struct, frozen=True):
-    """The tails of both runs: of several repeats the largest of the base, and the smallest of the other."""
+    """The tails of both runs: of several repeats the largest of the base, and the smallest of the other.
+
+    `n_steps_base` is of all repeats of the base. `is_usual` says that one of them has as long slow steps at the same
+    regular distance.
+    """
 
     base: Tail
     other: Tail
+    n_steps_base: int
+    is_usual: bool
 
     @property
     def share(self) -> float:
@@ -221,8 +227,12 @@ class Tails(msgspec.Struct, frozen=True):
 
     @property
     def p_value(self) -> float:
-        """The chance of as many slow steps in the other run if both are alike; 1 if they are not all over it."""
-        counts = self.other.n_slow, self.other.n_steps, self.base.n_slow, self.base.n_steps
+        """The chance of as many slow steps in the other run if both are alike; 1 if they are not all over it.
+
+        All repeats of the base count, and as if each had as many slow steps as the one that has most.
+        """
+        n_slow = round(self.base.n_slow / self.base.n_steps * self.n_steps_base)
+        counts = self.other.n_slow, self.other.n_steps, n_slow, self.n_steps_base
         return more_often(*counts) if self.other.is_spread else 1.0
 
     @property
@@ -237,12 +247,21 @@ def tails_of(pair: Pair) -> Tails | None:
     if not left or not right:
         return None
     other = min((tail(steps) for steps in right), key=lambda one: one.excess_ns)
-    # Slow steps of the base that are far shorter than what comes regularly here are something else.
-    least_ns = 0.0 if other.every is None else _ALIKE * other.each_ns
+    # Slow steps that are far shorter than those of the other run are something else, on both sides.
+    least_ns = _ALIKE * other.each_ns
     # Where no slow steps of the other run are left out, none of the base are.
     by_distance = other.every is not None
-    tails = (tail(steps, least_ns=least_ns, by_distance=by_distance) for steps in left)
-    return Tails(max(tails, key=lambda one: one.excess_ns), other)
+    if not by_distance:
+        again = (tail(steps, least_ns=least_ns, by_distance=False) for steps in right)
+        other = min(again, key=lambda one: one.excess_ns)
+    tails = [tail(steps, least_ns=least_ns, by_distance=by_distance) for steps in left]
+    base = max(tails, key=lambda one: one.excess_ns)
+    return Tails(base, other, sum(one.n_steps for one in tails), any(_is_alike(tail(steps), other) for steps in left))
+
+
+def _is_alike(base: Tail, other: Tail) -> bool:
+    """Whether slow steps come at the same regular distance in both runs, in the base at least half as long."""
+    return other.every is not None and base.every == other.every and base.each_ns > _ALIKE * other.each_ns
 
 
 def without_growth(runs: Sequence[Floats]) -> list[Floats]:

@@ -5,7 +5,7 @@ from faulty_jobs import MS, Job, Op, categories, diagnosed, gpu_job, not_judged
 from msgspec.structs import replace
 
 from stepscope.comparison.diagnosis.case import views
-from stepscope.comparison.diagnosis.cpu import core_clock, outside_cores, ran, waited
+from stepscope.comparison.diagnosis.cores import core_clock, outside_cores, ran, waited
 
 HEALTHY = Job()
 

@@ -53,6 +53,18 @@ def test_a_checkpoint_every_few_steps_is_disk_io():
     assert categories(diagnosed(BASE, other))[:1] == ["disk_io"]
 
 
+def test_time_that_the_kernel_counts_as_stalled_names_a_disk_beside_other_causes():
+    """40 ms are added between operators, of which writing accounts for 8: too little without the kernel's count."""
+    stalls = {**BASE.resources, ("host", "host_pressure_io_some"): ("ns/s", 0.0)}
+    base = replace(BASE, resources=stalls)
+    other = replace(base, gaps_ms=42.0).levels(process_write_bytes_rate=4e7)
+    seen = diagnosed(base, other.levels(host_pressure_io_some=3e7))
+    (cause,) = [cause for cause in seen.causes if cause.category == "disk_io"]
+    assert cause.explained_ns / MS == pytest.approx(1.5 * 8, rel=0.25)
+    assert any("waited for a disk" in row.text for row in cause.evidence)
+    assert "disk_io" not in categories(diagnosed(base, other))
+
+
 @pytest.mark.slow
 def test_a_writer_that_queues_for_its_core_after_each_wait_is_disk_io():
     """20 of 60 ms asleep would not do; most of the rest it waits for the threads that write for it."""

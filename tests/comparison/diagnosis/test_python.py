@@ -165,6 +165,15 @@ def test_without_a_profile_the_stack_shows_where_the_main_thread_is_more():
     assert causes_of(base, other) == ["host_overhead"]
 
 
+def test_a_compiler_in_samples_of_the_stack_is_compilation_and_not_where_time_goes():
+    compiler = "backend_compile_and_load (jax/_src/compiler.py)"
+    base, other = plain_loop(20.0, waits=1.0), plain_loop(28.0, **{"waits": 0.7, compiler: 0.3})
+    (cause,) = compare_runs([[base]], [[other]]).causes
+    assert cause.category == "compilation"
+    assert compiler in [row.name for row in cause.evidence]
+    assert [row.text.partition(":")[0] for row in cause.consequences] == ["host_overhead"]
+
+
 def test_a_function_is_shown_as_evidence_once():
     base, other = plain_loop(20.0, waits=1.0), plain_loop(28.0, waits=0.7, report=0.3)
     (cause,) = compare_runs([[base]], [[other]]).causes

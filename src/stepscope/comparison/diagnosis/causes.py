@@ -70,7 +70,7 @@ FOLLOWS: dict[str, tuple[str, ...]] = {
     "interconnect_pcie": ("slow_kernel", "straggler_rank", "network", "host_overhead", "data_loading"),
     "interconnect_nvlink": ("slow_kernel", "straggler_rank", "network", "host_overhead"),
     "network": ("straggler_rank", "slow_tail"),
-    "disk_io": ("host_overhead", "slow_tail", "periodic_work"),
+    "disk_io": ("host_overhead", "gil_contention", *_WHEN),
     "data_loading": ("disk_io", "host_overhead", "slow_tail", "periodic_work"),
     "python_gc": ("host_overhead", "slow_tail", "periodic_work"),
     "periodic_work": ("slow_operator", "workload_change", "slow_tail", *_HOST),
@@ -334,12 +334,14 @@ def _score(suspect: Suspect, reference: float) -> tuple[float, float]:
 def _reasons_first(suspects: Sequence[Suspect]) -> list[Suspect]:
     """Causes that say only when or where time is lost after those that say by what, if one explains half of that time.
 
-    Where time is lost is all that the time between operators says, which a loop of Python spends.
+    Where time is lost is all that the time between operators says, which a loop of Python spends, and all that samples
+    of the main thread's stack say.
     """
 
     def is_bare(suspect: Suspect) -> bool:
         first = suspect.cause.evidence[0].name if suspect.cause.evidence else None
-        return suspect.cause.category in _WHEN or (suspect.cause.category == "host_overhead" and first == PYTHON)
+        is_where = first == PYTHON or suspect.cause.resource == python.MAIN_THREAD
+        return suspect.cause.category in _WHEN or (suspect.cause.category == "host_overhead" and is_where)
 
     def has_reason(late: Suspect) -> bool:
         return is_bare(late) and any(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from stepscope.comparison.diagnosis.case import (
@@ -16,7 +18,16 @@ from stepscope.comparison.diagnosis.case import (
     typical_slowdown,
     weigh,
 )
-from stepscope.comparison.diagnosis.change import ABSENT, Change, evidence, fold, moved, span
+from stepscope.comparison.diagnosis.change import Change, evidence, fold, moved, span
+from stepscope.comparison.diagnosis.cores import (
+    blocker_of,
+    core_clock,
+    named_cores,
+    outside_cores,
+    ran,
+    waited,
+    with_workers,
+)
 from stepscope.comparison.model import BLOCKER, LOADING, OPERATORS, PROCESS, WORKERS, RuledOut
 from stepscope.core import units
 
@@ -39,100 +50,14 @@ _MOST = 0.6
 #: Share of a core from which on it counts as busy, and above which more than one thread must be running.
 _BUSY = 0.85
 _ONE_CORE = 1.1
+#: Threads that compute or wait for data make way for one that holds the interpreter's lock, but not for so many fewer.
+_FEWER = 0.8
+#: The recorder's count of time in garbage collections.
+COLLECTED = ("process_python_gc_time", "python_gc_time")
 #: Time between operators is stretched more than they are from so many times as much on.
 _TWICE = 2.0
 #: CPython passes the lock to the next thread after 5 ms at the latest (sys.getswitchinterval).
 _SWITCH_NS = 5e6
-
-
-def waited(view: View) -> Change:
-    """Time per cycle in which the process' threads were ready but had no core."""
-    counted = view.per_cycle(PROCESS, "process_runq_time")
-    return counted if counted.is_known else _scheduled(view, "sched_runq")
-
-
-def with_workers(view: View, mine: Change, metric: str) -> Change:
-    """A time per cycle of the process and of the job's other processes that are not observed by themselves."""
-    theirs = view.per_cycle(WORKERS, metric)
-    if not mine.is_known or not theirs.is_known:
-        return mine
-    ends = [(a or 0.0) + (b or 0.0) for a, b in ((mine.base, theirs.base), (mine.other, theirs.other))]
-    return Change(ends[0], ends[1], mine.is_real or theirs.is_real, mine.unit)
-
-
-def ran(view: View) -> Change:
-    """Processor time per cycle of the process, all threads."""
-    counted = view.per_cycle(PROCESS, "process_oncpu_time")
-    if counted.is_known:
-        return counted
-    scheduled = _scheduled(view, "sched_oncpu")
-    if scheduled.is_known:
-        return scheduled
-    usage = view.resource(PROCESS, "process_cpu_usage")
-    if not usage.is_known or not view.step.is_known:
-        return ABSENT
-    base, other = (
-        (v or 0.0) / 100 * (s or 0.0) for v, s in ((usage.base, view.step.base), (usage.other, view.step.other))
-    )
-    return Change(base, other, usage.is_real or view.step.is_real, "ns")
-
-
-def _scheduled(view: View, category: str) -> Change:
-    rows = view.work.filter(view.work["category"] == category)
-    if rows.is_empty() or not view.same_cycles:
-        return ABSENT
-    return Change(
-        float(rows["total_ns_base"].fill_null(0).sum()),
-        float(rows["total_ns_other"].fill_null(0).sum()),
-        bool(rows["is_real"].any()),
-        "ns",
-    )
-
-
-def blocker_of(view: View) -> tuple[str, Change] | None:
-    """The process that keeps the threads waiting longer than in the base by most, and these waits per cycle.
-
-    None if no process does, or if scheduling was not recorded in the other run.
-    """
-    waits = {
-        device: Change(change.base or 0.0, change.other, is_real=True, unit="ns")
-        for (device, metric), change in view.amounts.items()
-        if device.startswith(BLOCKER) and metric == "process_runq_time" and change.other is not None
-    }
-    if not waits:
-        return None
-    name = max(waits, key=lambda device: waits[device].delta)
-    return (name.removeprefix(BLOCKER), waits[name]) if waits[name].delta > 0 else None
-
-
-def core_clock(view: View) -> Change:
-    """Clock of the host's cores: the mean of all, or if each has its own, that of the core busiest in both runs."""
-    whole = view.resource("host", "cpu_frequency")
-    cores = [core for core in view.devices("cpu") if view.resource(core, "cpu_frequency").is_known]
-    if whole.is_known or not cores:
-        return whole
-
-    def busy(core: str) -> float:
-        usage = view.resource(core, "host_cpu_usage")
-        return min(usage.base or 0.0, usage.other or 0.0)
-
-    return view.resource(max(cores, key=busy), "cpu_frequency")
-
-
-def named_cores(view: View) -> int:
-    """The number of the machine's cores; 0 if they were not recorded one by one."""
-    return sum(1 for core in view.devices("cpu") if core[3:].isdigit())
-
-
-def outside_cores(view: View) -> float | None:
-    """How many more cores other processes use; a lower bound if the number of cores is unknown. None if unknown."""
-    load, own = view.resource("host", "host_cpu_usage"), view.resource(PROCESS, "process_cpu_usage")
-    if not load.is_known:
-        return None
-    # The process' own use is a part of the machine's, which bounds the number of cores from below.
-    least = max((o or 0.0) / w for o, w in ((own.base, load.base), (own.other, load.other)) if w) if load.other else 0.0
-    cores = named_cores(view) or max(2.0, least)
-    return (load.delta if load.is_real else 0.0) / 100 * cores - own.delta / 100
 
 
 def _slowdown(view: View) -> float | None:
@@ -166,10 +91,11 @@ def _core_use(view: View) -> _CoreUse:
     wait = with_workers(view, waited(view), "process_runq_time")
     own, load = with_workers(view, ran(view), "process_oncpu_time"), view.resource("host", "host_cpu_usage")
     slower, outside = _slowdown(view), outside_cores(view)
-    share = view.resource(PROCESS, "process_runq_time")
+    shares = [view.resource(device, "process_runq_time") for device in (PROCESS, WORKERS)]
+    shares = [share for share in shares if share.is_known]
     step = view.run_step
     of_base, of_other = (wait.base or 0.0) / (step.base or 1.0), (wait.other or 0.0) / (step.other or 1.0)
-    longer = of_other - of_base > _LONGER and (share.delta > 0 or not share.is_known)
+    longer = of_other - of_base > _LONGER and (not shares or sum(share.delta for share in shares) > 0)
     # Neighbours that come and go make some steps slow, whose waits are as long as they are.
     in_tail = view.has_tail and view.tails is not None and wait.delta > 0.5 * view.tails.added_ns
     may_wait = view.is_slower or view.is_of_time
@@ -239,7 +165,7 @@ def _not_too_many(view: View, outside: float | None) -> str:
     if not _is_crowded(view, outside):
         return "other processes use the cores more, or threads are not pushed off them more often"
     ready, cores = _ready(view), named_cores(view)
-    if ready is not None and ready <= cores:
+    if ready is not None and ready <= cores and not _in_operators(view):
         return f"{units.number(round(ready, 1))} of its threads were ready at a time, and there are {cores} cores"
     within, between = view.part(OPERATORS), view.gaps()
     if within.is_known and (between.ratio or 0.0) > _TWICE * (within.ratio or 0.0):
@@ -247,12 +173,19 @@ def _not_too_many(view: View, outside: float | None) -> str:
     return ""
 
 
-def _ready(view: View) -> float | None:
+def _in_operators(view: View) -> bool:
+    """Whether operators are what takes longer: twice as much as the time between them, where Python needs its lock."""
+    within, between = view.part(OPERATORS), view.gaps()
+    return within.rose(by=view.least_ns) and within.delta > _TWICE * max(between.delta, 0.0)
+
+
+def _ready(view: View, side: Literal["base", "other"] = "other") -> float | None:
     """How many threads of the process ran or waited for a core at a time, on average; None if unknown."""
     own, wait = ran(view), waited(view)
-    if not own.is_known or not wait.is_known or not view.run_step.other:
+    step = getattr(view.run_step, side)
+    if not own.is_known or not wait.is_known or not step:
         return None
-    return ((own.other or 0.0) + (wait.other or 0.0)) / view.run_step.other
+    return float(((getattr(own, side) or 0.0) + (getattr(wait, side) or 0.0)) / step)
 
 
 def thread_oversubscription(view: View) -> Judgement:
@@ -470,18 +403,31 @@ def _no_lock(view: View, own: Change, switches: Change) -> str:
     threads, wait = view.resource(PROCESS, "num_threads"), waited(view)
     busy = (own.other or 0.0) / (view.run_step.other or 1.0)
     # On a busy machine a thread that never rests waits for its core as well.
-    ready = _ready(view) or busy
-    if not view.is_slower:
-        return "cycles are not slower"
-    if own.delta < 0.5 * view.delta_ns or ready < _BUSY:
-        return f"own processor time per cycle {span(own.base, own.other, 'ns')}"
-    if not switches.rose() or switches.delta < 0.25 * view.delta_ns / _SWITCH_NS:
-        return f"threads gave up the core {span(switches.base, switches.other, None)} times per cycle"
-    if view.part(LOADING).delta > 0.5 * view.delta_ns:
-        return "the added time is in the data loader"
-    if not (threads.rose(by=0.5) or wait.rose(by=0.25 * view.delta_ns) or busy > _ONE_CORE):
-        return "no more than one of its threads was ready to run at a time"
-    return ""
+    before, ready = _ready(view, "base") or 0.0, _ready(view) or busy
+    collected = max(view.per_cycle(PROCESS, *COLLECTED).delta, 0.0)
+    threads_rose = threads.rose(by=0.5) or wait.rose(by=0.25 * view.delta_ns)
+    reasons = (
+        (not view.is_slower, "cycles are not slower"),
+        (
+            own.delta - collected < 0.5 * view.delta_ns or ready < _BUSY,
+            f"own processor time per cycle {span(own.base, own.other, 'ns')}",
+        ),
+        (
+            ready < _FEWER * before,
+            f"threads ready at a time {span(before, ready, None)}: one that held the lock would be one more",
+        ),
+        (
+            not switches.rose() or switches.delta < 0.25 * view.delta_ns / _SWITCH_NS,
+            f"threads gave up the core {span(switches.base, switches.other, None)} times per cycle",
+        ),
+        (view.part(LOADING).delta > 0.5 * view.delta_ns, "the added time is in the data loader"),
+        (
+            _in_operators(view),
+            "operators take longer, and not the time between them, where Python needs the interpreter's lock",
+        ),
+        (not threads_rose and busy <= _ONE_CORE, "no more than one of its threads was ready to run at a time"),
+    )
+    return next((text for is_so, text in reasons if is_so), "")
 
 
 RULES = (

@@ -18,7 +18,8 @@ from stepscope.comparison.diagnosis.case import (
     typical_slowdown,
 )
 from stepscope.comparison.diagnosis.change import Change, evidence, fold, gpu_name, moved, span
-from stepscope.comparison.diagnosis.cpu import HALF_CORE, STRETCHED, core_clock, outside_cores, waited
+from stepscope.comparison.diagnosis.cores import core_clock, outside_cores, waited
+from stepscope.comparison.diagnosis.cpu import HALF_CORE, STRETCHED
 from stepscope.comparison.diagnosis.workload import is_other, other_work
 from stepscope.comparison.model import MATRIX_PRODUCTS, PROCESS, RuledOut
 from stepscope.core import units

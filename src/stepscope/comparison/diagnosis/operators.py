@@ -18,6 +18,7 @@ from stepscope.comparison.diagnosis.case import (
 )
 from stepscope.comparison.diagnosis.change import Change, evidence, fold, moved, span
 from stepscope.comparison.diagnosis.python import graphs_differ, small_calls
+from stepscope.comparison.diagnosis.sampled import grown
 from stepscope.comparison.diagnosis.sizes import plain, retyped
 from stepscope.comparison.diagnosis.workload import does_more, is_other, other_work
 from stepscope.comparison.model import PROCESS, RuledOut
@@ -40,6 +41,8 @@ _UNCHANGED = 1.05
 
 #: Ranges in which PyTorch or JAX compiles.
 _COMPILES = r"dynamo_timed|backend_compile|XlaCompile|^xla::.*Compile"
+#: Files of Python whose functions compile, as in samples of stacks.
+_COMPILER = r"\((?:torch/_(?:dynamo|inductor|functorch)/|torch/jit/|jax/_src/compiler\.py|triton/compiler/)"
 #: Operators that bring a tensor into another order in memory; the copy is made inside.
 _LAYOUT = ("aten::contiguous", "aten::clone")
 _COPIES = (*_LAYOUT, "aten::copy_")
@@ -235,25 +238,28 @@ def types_of(view: View, name: str) -> tuple[str, str]:
 def compilation(view: View) -> Judgement:
     """The job compiles while it runs: functions are traced and compiled again, as for new shapes or failed guards.
 
-    Necessary: ranges in which PyTorch or JAX compiles take 3 % of a cycle more. The longest of them has the others in
-    it.
+    Necessary: ranges in which PyTorch or JAX compiles take 3 % of a cycle more, of which the longest has the others in
+    it; or samples of the main thread's stack show it in a compiler for so much longer, also outside of the profile.
     """
     name = "compilation"
     work = view.work.filter((pl.col("device") == "host") & pl.col("name").cast(pl.String).str.contains(_COMPILES))
-    added = pl.col("total_ns_other").fill_null(0) - pl.col("total_ns_base").fill_null(0)
-    work = work.with_columns(added=added).sort("added", descending=True)
-    if work.is_empty() or work["added"][0] < view.least_ns:
+    ends = [pl.col(f"total_ns_{side}").fill_null(0.0) for side in ("base", "other")]
+    ranges = work.select("name", low=ends[0], high=ends[1])
+    calls = grown(view).filter(pl.col("function").str.contains(_COMPILER)).rename({"function": "name"})
+    times = pl.concat([ranges.with_columns(pl.col("name").cast(pl.String)), calls])
+    times = times.sort(pl.col("high") - pl.col("low"), descending=True)
+    if times.is_empty() or times["high"][0] - times["low"][0] < view.least_ns:
         return RuledOut(name, "nothing is compiled, or as much as in the base")
     if not (view.is_slower or view.has_tail):
         return not_slower(name, view)
-    row = work.row(0, named=True)
-    change = Change(row["total_ns_base"] or 0.0, row["total_ns_other"], is_real=True, unit="ns")
+    where, low, high = times.row(0)
+    change = Change(low, high, is_real=True, unit="ns")
     return view.suspect(
         name,
         f"The job compiles while it runs: {span(change.base, change.other, 'ns')} per cycle.",
         change.delta,
         0.9,
-        [evidence(f"{shorten(row['name'])}: time per cycle", change, role="necessary", name=row["name"])],
+        [evidence(f"{shorten(where)}: time per cycle", change, role="necessary", name=where)],
         resource="compiler",
         device="host",
         advice="see why it compiles again: TORCH_LOGS=recompiles, or jax_log_compiles; keep shapes, types and flags"

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from stepscope.comparison.diagnosis.case import Judgement, Missing, Rule, View, not_slower
 from stepscope.comparison.diagnosis.change import Change, evidence, span
-from stepscope.comparison.diagnosis.cpu import waited, with_workers
+from stepscope.comparison.diagnosis.cores import waited, with_workers
 from stepscope.comparison.model import Evidence, RuledOut
 from stepscope.comparison.whole_run import Tail, Tails, growth, of_processes
 from stepscope.core import units
 
 _NEEDS = "times of all steps, which stepscope record writes"
 #: Part of the added time that the tail must explain: less is beside the point.
-_LEAST_PART = 0.3
+_LEAST_PART = 0.2
 #: Steps that grow do so steadily, and by so many times what the base's do.
 _STEADY, _BEYOND_BASE = 0.8, 2.0
+#: Part of what the tail adds from which on longer waits for a core may be its reason.
+_SOME = 0.1
 #: Work that returns so seldom is no batch that a few loader workers deliver by turns.
 _SELDOM = 8
 
@@ -22,7 +24,7 @@ def periodic_work(view: View) -> Judgement:
     """Work that comes every few steps, such as a checkpoint, a validation, or logging.
 
     Necessary: slow steps at regular distances, which add more to the mean step than in the base, by 3 % of a step and
-    by a third of the added time.
+    by a fifth of the added time.
     """
     name = "periodic_work"
     tails = _tails(name, view)
@@ -32,6 +34,8 @@ def periodic_work(view: View) -> Judgement:
     if other.every is None:
         return RuledOut(name, "slow steps come at no regular distance")
     each = units.duration(other.each_ns)
+    if tails.is_usual:
+        return RuledOut(name, f"in the base, too, every {other.every} steps one takes longer than the others")
     return view.suspect(
         name,
         f"every {other.every} steps one takes {each} more than the others",
@@ -48,7 +52,7 @@ def slow_tail(view: View) -> Judgement:
     """Single steps take much longer than the others, at no regular distance.
 
     Necessary: slow steps all over the run, which add more to the mean step than in the base, by 3 % of a step and by a
-    third of the added time.
+    fifth of the added time.
     """
     name = "slow_tail"
     tails = _tails(name, view)
@@ -60,7 +64,7 @@ def slow_tail(view: View) -> Judgement:
     wait = with_workers(view, waited(view), "process_runq_time")
     if wait.delta > 0.5 * tails.added_ns:
         return RuledOut(name, f"in slow steps the process waits for a core: {span(wait.base, wait.other, 'ns')} a step")
-    if (wait.other or 0.0) > 0.5 * other.excess_ns:
+    if (wait.other or 0.0) > 0.5 * other.excess_ns and wait.delta > _SOME * tails.added_ns:
         text = f"the process waits for a core {units.duration(wait.other)} a step, which may be what makes steps slow"
         return RuledOut(name, text, is_judged=False)
     share = units.percent(other.n_slow / other.n_steps)

@@ -14,6 +14,7 @@ from stepscope.comparison.diagnosis.case import (
     not_slower,
 )
 from stepscope.comparison.diagnosis.change import Change, evidence, span
+from stepscope.comparison.diagnosis.cpu import COLLECTED
 from stepscope.comparison.diagnosis.io import blocked, blocked_evidence, waiting_for_disk
 from stepscope.comparison.diagnosis.sampled import grown, is_sampled
 from stepscope.comparison.model import PROCESS, RuledOut
@@ -31,7 +32,8 @@ _WAITING = (
 )
 #: The main thread hardly was there before: healthy runs differ by less.
 _NEW = 2.0
-_COLLECTED = ("process_python_gc_time", "python_gc_time")
+#: The resource of a cause that samples of the main thread's stack alone show: they say where, and not by what.
+MAIN_THREAD = "main thread"
 
 
 def python_gc(view: View) -> Judgement:
@@ -40,7 +42,7 @@ def python_gc(view: View) -> Judgement:
     Necessary: time in collections grew by 3 % of a cycle. Collections stop the loop, so all of that time is lost.
     """
     name = "python_gc"
-    spent = view.per_cycle(PROCESS, *_COLLECTED)
+    spent = view.per_cycle(PROCESS, *COLLECTED)
     if not spent.is_known:
         return Missing(name, "process_python_gc_time (gc.callbacks)")
     if not view.same_cycles or not spent.rose(by=view.least_ns):
@@ -53,7 +55,7 @@ def python_gc(view: View) -> Judgement:
             spent,
             role="necessary",
             device=PROCESS,
-            metric=_COLLECTED[0],
+            metric=COLLECTED[0],
             unit="ns",
         )
     ]
@@ -164,8 +166,14 @@ def small_calls(view: View) -> Small:
 
 def _accounted(view: View, gaps: Change) -> float:
     """The growth of the gaps that collections and files explain, which are other causes. Units: ns."""
-    spent, disk = view.per_cycle(PROCESS, *_COLLECTED), waiting_for_disk(view)
+    spent, disk = view.per_cycle(PROCESS, *COLLECTED), waiting_for_disk(view)
     return min(max(spent.delta, 0.0) + disk, gaps.delta)
+
+
+def _of_run(view: View, added_ns: float) -> float:
+    """How much of an added time of the profiled cycles all steps have, if those of the whole run grew less."""
+    grew = sum(part.delta for part in view.parts.values())
+    return added_ns * min(view.delta_ns / grew, 1.0) if view.tails is not None and grew > 0 else added_ns
 
 
 def host_overhead(view: View) -> Judgement:
@@ -187,7 +195,7 @@ def _around(view: View) -> Judgement:
     name = "host_overhead"
     small, gaps = small_calls(view), view.gaps()
     calls_ns = 0.0 if small.replaces else small.cost_ns + small.fed_ns
-    between = gaps.delta - _accounted(view, gaps) if gaps.rose() else 0.0
+    between = _of_run(view, gaps.delta - _accounted(view, gaps)) if gaps.rose() else 0.0
     waits = view.part("launch and runtime calls", "synchronisation")
     launch = waits.delta if waits.rose() and calls_ns == 0 else 0.0
     lost = max(calls_ns, 0.0) + max(between, 0.0) + max(launch, 0.0)
@@ -280,7 +288,7 @@ def _elsewhere(view: View) -> Judgement:
             )
             for function, low, high in rows.rows()
         ],
-        resource="host",
+        resource=MAIN_THREAD,
         device="host",
         magnitude=change.ratio,
         advice="see what it does there (stepscope show python-stacks): do it less often, or in a thread of its own",

@@ -9,7 +9,8 @@ import polars as pl
 
 from stepscope.comparison.diagnosis.case import Judgement, Missing, Rule, Suspect, not_slower
 from stepscope.comparison.diagnosis.change import Change, change_of, evidence, fold, span
-from stepscope.comparison.diagnosis.cpu import HALF_CORE, outside_cores, waited, with_workers
+from stepscope.comparison.diagnosis.cores import outside_cores, waited, with_workers
+from stepscope.comparison.diagnosis.cpu import HALF_CORE
 from stepscope.comparison.diagnosis.python import SMALL_NS, small_calls
 from stepscope.comparison.diagnosis.sizes import PRODUCTS, most_telling, retyped, share_of_same_work, sizes
 from stepscope.comparison.model import WORKERS, RuledOut
@@ -29,6 +30,8 @@ _RECOUNTED = 0.2
 _HALF = 0.5
 #: Time may change by this many times the relative change of the amounts, as of attention over longer sequences.
 _FASTER = 3
+#: Steps take longer by at least this part of what there is more to do, or the profiled ones are not like the others.
+_LEAST_OF_WORK = 0.1
 #: Share of a run's time in work that the other lacks, up to which the other does all of it.
 _LITTLE = 0.2
 #: Share of a cycle that added work must cost; runs differ by less.
@@ -173,6 +176,10 @@ def _resized(view: View, share: float, ratio: float) -> Judgement:
     if (step - 1) * (ratio - 1) <= 0:
         took = f"the cycle takes {fold(step)} as long" if view.step.is_known else "the change of the cycle is not known"
         return RuledOut("workload_change", f"{what}, but {took}", is_judged=False)
+    is_on_host = not (view.work["category"] == "kernel").any()  # nothing hides it
+    if view.tails is not None and is_on_host and step - 1 < _LEAST_OF_WORK * share * (ratio - 1):
+        text = f"{what}, but steps of the whole run take only {fold(step)} as long"
+        return RuledOut("workload_change", text, is_judged=False)
     rows = most_telling(sizes(view.pair)).head(3).to_dicts()
     shown = [
         evidence(

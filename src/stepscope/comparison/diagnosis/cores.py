@@ -1,0 +1,101 @@
+"""How a process uses the machine's cores: how long it runs and waits for them, their clock, and who else uses them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stepscope.comparison.diagnosis.change import ABSENT, Change
+from stepscope.comparison.model import BLOCKER, PROCESS, WORKERS
+
+if TYPE_CHECKING:
+    from stepscope.comparison.diagnosis.case import View
+
+
+def waited(view: View) -> Change:
+    """Time per cycle in which the process' threads were ready but had no core."""
+    counted = view.per_cycle(PROCESS, "process_runq_time")
+    return counted if counted.is_known else _scheduled(view, "sched_runq")
+
+
+def with_workers(view: View, mine: Change, metric: str) -> Change:
+    """A time per cycle of the process and of the job's other processes that are not observed by themselves."""
+    theirs = view.per_cycle(WORKERS, metric)
+    if not mine.is_known or not theirs.is_known:
+        return mine
+    ends = [(a or 0.0) + (b or 0.0) for a, b in ((mine.base, theirs.base), (mine.other, theirs.other))]
+    return Change(ends[0], ends[1], mine.is_real or theirs.is_real, mine.unit)
+
+
+def ran(view: View) -> Change:
+    """Processor time per cycle of the process, all threads."""
+    counted = view.per_cycle(PROCESS, "process_oncpu_time")
+    if counted.is_known:
+        return counted
+    scheduled = _scheduled(view, "sched_oncpu")
+    if scheduled.is_known:
+        return scheduled
+    usage = view.resource(PROCESS, "process_cpu_usage")
+    if not usage.is_known or not view.step.is_known:
+        return ABSENT
+    base, other = (
+        (v or 0.0) / 100 * (s or 0.0) for v, s in ((usage.base, view.step.base), (usage.other, view.step.other))
+    )
+    return Change(base, other, usage.is_real or view.step.is_real, "ns")
+
+
+def _scheduled(view: View, category: str) -> Change:
+    rows = view.work.filter(view.work["category"] == category)
+    if rows.is_empty() or not view.same_cycles:
+        return ABSENT
+    return Change(
+        float(rows["total_ns_base"].fill_null(0).sum()),
+        float(rows["total_ns_other"].fill_null(0).sum()),
+        bool(rows["is_real"].any()),
+        "ns",
+    )
+
+
+def blocker_of(view: View) -> tuple[str, Change] | None:
+    """The process that keeps the threads waiting longer than in the base by most, and these waits per cycle.
+
+    None if no process does, or if scheduling was not recorded in the other run.
+    """
+    waits = {
+        device: Change(change.base or 0.0, change.other, is_real=True, unit="ns")
+        for (device, metric), change in view.amounts.items()
+        if device.startswith(BLOCKER) and metric == "process_runq_time" and change.other is not None
+    }
+    if not waits:
+        return None
+    name = max(waits, key=lambda device: waits[device].delta)
+    return (name.removeprefix(BLOCKER), waits[name]) if waits[name].delta > 0 else None
+
+
+def core_clock(view: View) -> Change:
+    """Clock of the host's cores: the mean of all, or if each has its own, that of the core busiest in both runs."""
+    whole = view.resource("host", "cpu_frequency")
+    cores = [core for core in view.devices("cpu") if view.resource(core, "cpu_frequency").is_known]
+    if whole.is_known or not cores:
+        return whole
+
+    def busy(core: str) -> float:
+        usage = view.resource(core, "host_cpu_usage")
+        return min(usage.base or 0.0, usage.other or 0.0)
+
+    return view.resource(max(cores, key=busy), "cpu_frequency")
+
+
+def named_cores(view: View) -> int:
+    """The number of the machine's cores; 0 if they were not recorded one by one."""
+    return sum(1 for core in view.devices("cpu") if core[3:].isdigit())
+
+
+def outside_cores(view: View) -> float | None:
+    """How many more cores other processes use; a lower bound if the number of cores is unknown. None if unknown."""
+    load, own = view.resource("host", "host_cpu_usage"), view.resource(PROCESS, "process_cpu_usage")
+    if not load.is_known:
+        return None
+    # The process' own use is a part of the machine's, which bounds the number of cores from below.
+    least = max((o or 0.0) / w for o, w in ((own.base, load.base), (own.other, load.other)) if w) if load.other else 0.0
+    cores = named_cores(view) or max(2.0, least)
+    return (load.delta if load.is_real else 0.0) / 100 * cores - own.delta / 100
