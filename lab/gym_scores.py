@@ -171,7 +171,8 @@ def by_job(found: list[Answer]) -> list[str]:
     heads = ("job", "faults", f"≥ {MATTERS:.0%}: first", "among two", f"{SMALL:.0%} to {MATTERS:.0%}: first",
              "healthy accused", "loaded accused")  # fmt: skip
     groups: dict[str, tuple[str, ...]] = {job: (job,) for job in STEPS}
-    groups |= {"not looked at": tuple(job for job in STEPS if job not in SEEN), "all": tuple(STEPS)}
+    unseen = tuple(job for job in STEPS if job not in SEEN)
+    groups |= ({"not looked at": unseen} if unseen else {}) | {"all": tuple(STEPS)}
     return _lines(heads, [(name, *_shares([a for a in found if a.run.job in jobs])) for name, jobs in groups.items()])
 
 
