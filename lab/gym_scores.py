@@ -221,7 +221,7 @@ def of_mixed(found: list[Answer]) -> list[str]:
 
 
 def misses(found: list[Answer]) -> list[str]:
-    """A row for each wrong answer on a run with one fault or none."""
+    """A row for each wrong answer on a run with one fault that makes steps longer by what is scored, or with none."""
     rows = [
         (
             f"{a.run.job}: {a.run.fault}",
@@ -231,7 +231,7 @@ def misses(found: list[Answer]) -> list[str]:
             ", ".join(a.names) or a.verdict,
         )
         for a in found
-        if not a.is_right and len(a.run.faults) < 2
+        if not a.is_right and len(a.run.faults) < 2 and (a.run.is_healthy or a.change >= SMALL or not a.is_compared)
     ]
     return _lines(("not right", "severity or number", "change", "wanted", "said"), rows)
 
