@@ -75,14 +75,15 @@ def test_the_tables_count_by_size_and_list_what_is_not_right():
     rows = [
         answer("fsync", 0.5, "disk_io"),
         answer("garbage", 0.2, "slow_tail"),
-        answer("lock", 0.01),
+        answer("lock", 0.05),
+        answer("layout", 0.01),  # costs nothing, and is no miss
         answer("none", 0.0),
     ]
     text = gym_scores.page(rows).splitlines()
-    assert "| image | 3 | 1 of 2 (50 %) | 1 of 2 (50 %) | 0 of 0 | 0 of 1 (0 %) | 0 of 0 |" in text
+    assert "| image | 4 | 1 of 2 (50 %) | 1 of 2 (50 %) | 0 of 1 (0 %) | 0 of 1 (0 %) | 0 of 0 |" in text
     assert "| fsync | disk_io | 1 | 1 of 1 (100 %) | 1 of 1 (100 %) | 0 of 0 |" in text
     assert "| image: garbage | 2 | +20% | python_gc | slow_tail |" in text
-    assert text[-1] == "| image: lock | 2 | +1% | lock_contention | different |"
+    assert text[-1] == "| image: lock | 2 | +5% | lock_contention | different |"
 
 
 def test_of_two_faults_both_must_be_named_and_each_with_about_what_it_adds_alone():
