@@ -1,10 +1,11 @@
 """Decides when cycles are slower than the stream's own past explains, at a rate of false alarms that is chosen.
 
-Three statistics are watched, each the logarithm of measured by expected time: of one cycle (stall), the median of the
-last `SLOW_CYCLES` (slow), and the median of the last `CREEP_CYCLES` against what was usual before (creep). Each has a
-limit of its own. The limit comes from the greatest value in each block of cycles of this stream, so that correlated
-cycles and heavy tails are part of it: where the chosen rate allows a few alarms in the blocks so far, the limit is the
-value that so many blocks exceeded; before that, the tail of the blocks is extrapolated.
+Three statistics are watched, each the logarithm of measured by expected time: of one cycle less half of the longest
+right before it (stall), what most of the last `SLOW_CYCLES` reach (slow), and the median of the last `CREEP_CYCLES`
+against what was usual before (creep). Each has a limit of its own. The limit comes from the greatest value in each
+block of cycles of this stream, so that correlated cycles and heavy tails are part of it: where the chosen rate allows a
+few alarms in the blocks so far, the limit is the value that so many blocks exceeded; before that, the tail of the
+blocks is extrapolated.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stepscope.watching.expected_time import MOST_LOG
-from stepscope.watching.medians import last_medians
+from stepscope.watching.medians import last_reached
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 KINDS = ("stall", "slow", "creep")
 SLOW_CYCLES, CREEP_CYCLES = 20, 64
+#: A slow level moves all cycles. So many of the last must be slow: some long ones between usual ones are no level.
+SLOW_MOST = 14
 #: Values of each statistic in a block. There is at most one alarm of a kind within as many.
 _BLOCK = {"stall": 64, "slow": 256, "creep": 32}
 #: Blocks before a limit is extrapolated; until then, and at the most, it is twice the greatest value, and a margin.
@@ -40,7 +43,7 @@ _TOP, _LEAST_TOP = 512, 10
 #: Shapes of the tail that extrapolation allows, and the least excess in a tail.
 _SHAPES, _LEAST_EXCESS = (0.0, 0.5), 1e-4
 #: A single stall is worth an alarm if it is so many times what a level must be.
-_STALL = 4.0
+_STALL = 6.0
 #: Medians whose mean is what was usual for `creep`.
 _USUAL = 32
 
@@ -274,6 +277,13 @@ def _spread(test: StreamTest) -> float:
     return float(np.median(test.stall.top)) if test.stall.top else max(test.stall.early, 0.0)
 
 
+def _unrest(before: tuple[float, ...], error: Floats) -> Floats:
+    """Half of the longest error right before each cycle: among other long cycles a long one is no surprise."""
+    longest = last_reached((), np.array([*before, *error]), SLOW_CYCLES - 1, 1)
+    previous: Floats = np.concatenate([[np.nan], longest])[len(before) : -1]
+    return np.maximum(np.nan_to_num(previous), 0.0) * 0.5
+
+
 def find_alarms(
     test: StreamTest, error: Floats, log_time: Floats, rate: float, least: float = 0.0
 ) -> tuple[list[Alarm], StreamTest]:
@@ -281,7 +291,7 @@ def find_alarms(
 
     `error` is the logarithm of measured by expected time, `log_time` that of the time without what the work explains.
     `rate` is the chosen number of false alarms of all kinds in a cycle. Errors that are not a number are left out.
-    `least` is the smallest slowdown that is worth an alarm, as a ratio above 1; of a single stall it is four times
+    `least` is the smallest slowdown that is worth an alarm, as a ratio above 1; of a single stall it is six times
     that.
     """
     alarms: list[Alarm] = []
@@ -313,11 +323,13 @@ def _alarms_of_part(
         return tail
 
     n = np.arange(len(error))
-    stall = collect("stall", error, n, math.log1p(_STALL * least))
     recent = np.concatenate([test.errors, error])
-    medians = last_medians(test.errors, error, SLOW_CYCLES, SLOW_CYCLES)
-    full = ~np.isnan(medians)
-    slow = collect("slow", medians[full], n[full], max(floor, _spread(test)))
+    unrest = _unrest(test.errors, error)
+    stall = collect("stall", error - unrest, n, math.log1p(_STALL * least))
+    rows = [(kind, i, value + unrest[i], limit + unrest[i]) for kind, i, value, limit in rows]
+    reached = last_reached(test.errors, error, SLOW_CYCLES, SLOW_MOST)
+    full = ~np.isnan(reached)
+    slow = collect("slow", reached[full], n[full], max(floor, _spread(test)))
     times = np.concatenate([test.times, log_time])
     n_medians = len(times) // CREEP_CYCLES
     levels = np.median(times[: n_medians * CREEP_CYCLES].reshape(-1, CREEP_CYCLES), axis=1)

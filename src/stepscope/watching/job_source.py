@@ -21,6 +21,7 @@ from stepscope.record import dump
 from stepscope.record.counters.writer import NAME as COUNTERS
 from stepscope.record.system import meta
 from stepscope.watching import core_waits
+from stepscope.watching.alarms import SLOW_CYCLES, SLOW_MOST
 from stepscope.watching.core_waits import Step
 from stepscope.watching.streams import Cycles
 from stepscope.watching.watcher import Wording
@@ -42,7 +43,7 @@ _DUMP_S, _COMPARE_S = 120.0, 300.0
 _ROOM = 4096
 _FIELDS = ("category", "certainty", "statement", "rank", "explained_ns", "gain", "evidence", "advice")
 #: Steps that are remembered, of each process; how many of them are the slow ones of each kind of alarm.
-_HISTORY, _SLOW = 8192, {"stall": 1, "slow": 20, "creep": 64}
+_HISTORY, _SLOW = 8192, {"stall": 1, "slow": SLOW_MOST, "creep": 64}
 
 
 class JobSource:
@@ -52,9 +53,9 @@ class JobSource:
         cycle="step",
         stream="process",
         streams="processes",
-        stall="one step took {time}",
-        slow="the last 20 steps took longer than expected",
-        creep="steps have become slower little by little",
+        stall="one step took {time},",
+        slow=f"{SLOW_MOST} of the last {SLOW_CYCLES} steps took at least",
+        creep="steps have become slower little by little,",
         per="",
         nothing="no step ended in the last minute",
     )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from stepscope.core.errors import StepscopeError
 from stepscope.core.units import count, counted, duration, percent
 from stepscope.record.metrics import scrape
+from stepscope.watching.alarms import SLOW_CYCLES, SLOW_MOST
 from stepscope.watching.engine_causes import causes_of
 from stepscope.watching.engine_metrics import LEAST_TOKENS, Interval, Reading, interval_between, read_engines
 from stepscope.watching.streams import Cycles
@@ -38,9 +39,9 @@ class ServerSource:
         cycle="scrape",
         stream="engine",
         streams="engines",
-        stall="output tokens took {time} each",
-        slow="the output tokens of the last 20 scrapes took longer than their work explains",
-        creep="output tokens have become slower little by little",
+        stall="output tokens took {time} each,",
+        slow=f"in {SLOW_MOST} of the last {SLOW_CYCLES} scrapes output tokens took at least",
+        creep="output tokens have become slower little by little,",
         per=" per output token",
         nothing="no output tokens in the last minute",
     )

@@ -206,7 +206,7 @@ class Watcher:
             "slow": word.slow,
             "creep": word.creep,
         }[alarm.kind]
-        text = f"ALARM {alarm.kind}, {new.stream}, {word.cycle} {step}: {what}, {alarm.ratio:.2f} times"
+        text = f"ALARM {alarm.kind}, {new.stream}, {word.cycle} {step}: {what} {alarm.ratio:.2f} times"
         text += (
             f" the {duration(expected_ns)} expected (limit {alarm.limit:.2f})"
             if alarm.kind != "creep"
