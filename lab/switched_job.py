@@ -2,7 +2,8 @@
 
     python lab/switched_job.py FAULT_FILE STEPS_FILE [--seconds 600]
 
-The model and the faults are those of `fault_job.py`; with `float64` the whole model is in double precision.
+The model and the faults are those of `fault_job.py`, each so strong that a step takes about twice as long or longer;
+with `float64` the whole model is in double precision.
 STEPS_FILE gets a line for each step: when it ended (seconds since 1970), how long it took (seconds), and the fault
 that was on. The job knows no profiler.
 """
@@ -10,6 +11,7 @@ that was on. The job knows no profiler.
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
@@ -25,11 +27,10 @@ from torch.nn import functional as F  # noqa: N812  as everybody calls it
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-BATCH, LARGER = 16, 24
-#: How often the many small reads of `fault_job.py` are made.
-TINY = 8
-#: The slow collate of `fault_job.py`.
-COLLATE_S = 0.03
+BATCH, LARGER = 16, 48
+#: How often in a step the fault of `fault_job.py` comes.
+TIMES = {"tiny_syncs": 20, "fsync": 3, "garbage": 2}
+COLLATE_S = 0.09
 
 
 class Switch:
@@ -51,7 +52,10 @@ class Switch:
             self.hogs = []
             CYCLES.clear()
             if fault == "core_contention":
-                self.hogs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+                self.hogs = [
+                    subprocess.Popen([sys.executable, "-c", "while True: pass"])
+                    for _ in range(2 * len(os.sched_getaffinity(0)))
+                ]
             (self.spins.set if fault == "gil_hog" else self.spins.clear)()
             self.fault = fault
         return fault
@@ -98,7 +102,7 @@ def main() -> None:
             loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
             loss.backward()
             optimizer.step()
-            for _ in range(TINY if fault == "tiny_syncs" else 1):
+            for _ in range(TIMES.get(fault, 1)):
                 after_step(fault, model, file)
             now = time.time()
             steps.write(f"{now:.6f} {now - before:.6f} {fault}\n")

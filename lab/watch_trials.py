@@ -65,9 +65,8 @@ def watched(out: Path, given: argparse.Namespace, seconds: float) -> subprocess.
     command = [sys.executable, "-m", "stepscope", "watch", "-o", str(out / "run"), "--force"]
     command += ["--log", str(out / "log.jsonl"), "--false-alarms", given.false_alarms, "--"]
     job = [given.python, str(JOB), str(out / "fault"), str(out / "steps"), "--seconds", str(seconds)]
-    bound = ["taskset", "-c", str(max(os.sched_getaffinity(0)))]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen([*command, *bound, *job], cwd=out, env=environment, start_new_session=True)
+    return subprocess.Popen([*command, *job], cwd=out, env=environment, start_new_session=True)
 
 
 def try_faults(given: argparse.Namespace) -> None:

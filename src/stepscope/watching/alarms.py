@@ -33,8 +33,10 @@ SLOW_CYCLES, CREEP_CYCLES = 20, 64
 SLOW_MOST = 14
 #: Values of each statistic in a block. There is at most one alarm of a kind within as many.
 _BLOCK = {"stall": 64, "slow": 256, "creep": 32}
-#: Blocks before a limit is extrapolated; until then, and at the most, it is twice the greatest value, and a margin.
+#: Blocks before a limit is extrapolated; until then, and at the most, it is a few times the greatest value, and a
+#: margin. Single cycles have heavier tails than what many reach.
 _LEARNT_BLOCKS, _MARGIN, _EARLY_GROWTH = 20, 0.05, 1.1
+_MOST_TIMES, _MOST_TIMES_STALL = 2.0, 3.0
 #: A limit holds for so many values. The newest values are learned only later: they may be the begin of a fault.
 _CHUNK, _HELD = 32, 32
 #: From so many blocks beyond it the limit is counted; at the most it is forgotten what half of the blocks said.
@@ -60,6 +62,7 @@ class Tail:
 
     block: int
     hold: int = _HELD
+    most_times: float = _MOST_TIMES
     n: float = 0.0
     top: tuple[float, ...] = ()
     position: int = 0
@@ -75,13 +78,13 @@ class Tail:
     def limit(self, rate: float) -> float:
         """The value that blocks exceed with probability `rate` times their length; `rate` is a value's."""
         if self.n < _LEARNT_BLOCKS:
-            return math.inf if self.early == -math.inf else 2 * max(self.early, 0.0) + _MARGIN
+            return math.inf if self.early == -math.inf else self.most_times * max(self.early, 0.0) + _MARGIN
         p = min(rate * self.block, 0.5)
         if p * self.n >= _COUNTED:
             place = p * self.n - 1
             return float(np.interp(place, np.arange(len(self.top)), self.top))
         # So far beyond what was seen, a tail as heavy as the greatest values suggest says nothing.
-        return min(self._extrapolated(p), 2 * max(self.top[0], 0.0) + _MARGIN)
+        return min(self._extrapolated(p), self.most_times * max(self.top[0], 0.0) + _MARGIN)
 
     def _extrapolated(self, p: float) -> float:
         m = int(min(len(self.top), max(10, self.n / 10)))
@@ -193,7 +196,7 @@ class Alarm:
 class StreamTest:
     """State of the sequential test of one stream: a tail for each kind, and what unfinished windows need."""
 
-    stall: Tail = Tail(_BLOCK["stall"])
+    stall: Tail = Tail(_BLOCK["stall"], most_times=_MOST_TIMES_STALL)
     slow: Tail = Tail(_BLOCK["slow"])
     creep: Tail = Tail(_BLOCK["creep"], _HELD // 4)
     #: The last errors; times since the last full median of `creep`; that statistic's usual, of how many medians.

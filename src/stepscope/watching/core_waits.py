@@ -88,9 +88,11 @@ def _stretch(rows: pl.DataFrame, steps: Sequence[Step]) -> Stretch | None:
 
 def _judged(usual: Stretch, slow: Stretch) -> dict[str, Any] | None:
     longer = slow.step - usual.step
-    # On a machine that is as busy as before, more work waits more.
+    # On a machine that is as busy as before, more work waits more. Threads of the process wait for each other too, at
+    # most as long as they run more.
     more_work = max(slow.ran / usual.ran, 1.0) if usual.ran else 1.0
-    waits = min(slow.waited - more_work * usual.waited, longer)
+    for_each_other = max(slow.ran - usual.ran, 0.0)
+    waits = min(slow.waited - more_work * usual.waited - for_each_other, longer)
     if longer < _LEAST_CHANGE * usual.step or waits < _MOST * longer:
         return None
     waited, ran = (
