@@ -1,6 +1,6 @@
 """A training job whose fault is switched on and off while it runs: the file FAULT names the one of now.
 
-    python lab/switched_job.py FAULT_FILE STEPS_FILE [--seconds 600]
+    python lab/switched_job.py FAULT_FILE STEPS_FILE [--seconds 600] [--pause 0.1]
 
 The model and the faults are those of `fault_job.py`, each so strong that a step takes about twice as long or longer;
 with `float64` the whole model is in double precision.
@@ -79,14 +79,14 @@ def main() -> None:
     parser.add_argument("fault_file", type=Path)
     parser.add_argument("steps_file", type=Path)
     parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--pause", type=float, default=0, help="seconds that each batch takes to arrive")
     given = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     switch = Switch(given.fault_file)
 
     def collate(rows: list[torch.Tensor]) -> torch.Tensor:
-        if switch.fault == "slow_loader":
-            time.sleep(COLLATE_S)
+        time.sleep(given.pause + (COLLATE_S if switch.fault == "slow_loader" else 0))
         return torch.stack(rows if switch.fault == "larger_batch" else rows[:BATCH])
 
     model = Model(slow=False)

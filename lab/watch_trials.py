@@ -1,7 +1,7 @@
 """Tries `stepscope watch` on a real job: faults switched on and off, healthy hours, kills, and what it costs.
 
     python lab/watch_trials.py faults OUT --python PYTHON_WITH_TORCH [--faults slow_loader fsync] [--false-alarms 1/day]
-    python lab/watch_trials.py healthy OUT --python PYTHON_WITH_TORCH --seconds 7200
+    python lab/watch_trials.py healthy OUT --python PYTHON_WITH_TORCH --seconds 7200 [--pause 0.15]
     python lab/watch_trials.py kills OUT [--times 50]
 
 `faults`: the job of `switched_job.py` is watched. After a healthy stretch each fault is on for a while, and off again.
@@ -64,7 +64,16 @@ def watched(out: Path, given: argparse.Namespace, seconds: float) -> subprocess.
     (out / "fault").write_text("none", encoding="utf-8")
     command = [sys.executable, "-m", "stepscope", "watch", "-o", str(out / "run"), "--force"]
     command += ["--log", str(out / "log.jsonl"), "--false-alarms", given.false_alarms, "--"]
-    job = [given.python, str(JOB), str(out / "fault"), str(out / "steps"), "--seconds", str(seconds)]
+    job = [
+        given.python,
+        str(JOB),
+        str(out / "fault"),
+        str(out / "steps"),
+        "--seconds",
+        str(seconds),
+        "--pause",
+        str(given.pause),
+    ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen([*command, *job], cwd=out, env=environment, start_new_session=True)
 
@@ -200,6 +209,7 @@ def main() -> None:
     parser.add_argument("--on", type=float, default=30, help="seconds with a fault")
     parser.add_argument("--off", type=float, default=40, help="seconds after a fault")
     parser.add_argument("--seconds", type=float, default=7200)
+    parser.add_argument("--pause", type=float, default=0, help="seconds that each batch takes to arrive")
     parser.add_argument("--times", type=int, default=50)
     given = parser.parse_args()
     {"faults": try_faults, "healthy": be_healthy, "kills": kill}[given.trial](given)

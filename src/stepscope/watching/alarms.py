@@ -46,6 +46,8 @@ _TOP, _LEAST_TOP = 512, 10
 _SHAPES, _LEAST_EXCESS = (0.0, 0.5), 1e-4
 #: A single stall is worth an alarm if it is so many times what a level must be.
 _STALL = 6.0
+#: While few blocks are known, a single cycle must take so many times what was expected to be worth an alarm.
+_EARLY_STALL = 3.0
 #: Medians whose mean is what was usual for `creep`.
 _USUAL = 32
 
@@ -328,7 +330,8 @@ def _alarms_of_part(
     n = np.arange(len(error))
     recent = np.concatenate([test.errors, error])
     unrest = _unrest(test.errors, error)
-    stall = collect("stall", error - unrest, n, math.log1p(_STALL * least))
+    early = math.log(_EARLY_STALL) if test.stall.n < _LEARNT_BLOCKS else 0.0
+    stall = collect("stall", error - unrest, n, max(math.log1p(_STALL * least), early))
     rows = [(kind, i, value + unrest[i], limit + unrest[i]) for kind, i, value, limit in rows]
     reached = last_reached(test.errors, error, SLOW_CYCLES, SLOW_MOST)
     full = ~np.isnan(reached)
