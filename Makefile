@@ -64,6 +64,7 @@ $(VENV)/.runs: pyproject.toml $(COMPILED) | $(VENV)/bin/python
 	$(PIP) --editable .
 	@touch $@
 
+# Of what is for developers, tests import a part: what is imported is compiled then.
 $(VENV)/.develops: pyproject.toml $(COMPILED) | $(VENV)/bin/python
-	$(PIP) --editable '.[dev]'
+	$(PIP) --no-compile --editable '.[dev]'
 	@touch $@ $(VENV)/.runs

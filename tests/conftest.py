@@ -24,7 +24,7 @@ os.environ.setdefault("POLARS_MAX_THREADS", "1")
 # No deadline: the cores that tests run on may be shared, and a slow example is not a wrong one. Where CI is set, the
 # same examples are tried every time, and more of them, so that a change is not failed by what it did not touch.
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=40)
-settings.register_profile("ci", settings.get_profile("default"), derandomize=True, print_blob=True, max_examples=100)
+settings.register_profile("ci", settings.get_profile("default"), derandomize=True, print_blob=True, max_examples=60)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 

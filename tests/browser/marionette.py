@@ -58,7 +58,7 @@ class Firefox:
     def open(self, address):
         """Load the address and wait until its content is there."""
         self.call("WebDriver:Navigate", url=address)
-        self.wait_for("!document.querySelector('main:has([data-waiting])')")
+        self.wait_for("!!document.querySelector('main:not(:has([data-waiting]))')")
         if "/timeline" in address:
             self.wait_for("!!document.querySelector('html[data-timeline=\"ready\"][data-windows]')")
 

@@ -27,11 +27,15 @@ PAGES = [*(path for path, _ in NAVIGATION), "/compare?a=0&b=1", "/tables/steps",
 RULES = {"light": "", "dark": ", runOnly: ['color-contrast', 'link-in-text-block']"}
 
 
+@pytest.fixture(scope="module")
+def open_page(browser):
+    """A page of a tab into which scripts may be put: for these tests alone the pages' own policy is set aside."""
+    return browser.new_context(bypass_csp=True, viewport={"width": 1280, "height": 800}).new_page()
+
+
 @pytest.mark.parametrize("address", PAGES)
-def test_no_serious_violation(browser, demo, axe, address):
-    # The page's own policy lets no script be put in: for this test alone it is set aside.
-    context = browser.new_context(bypass_csp=True, color_scheme="light", viewport={"width": 1280, "height": 800})
-    page = context.new_page()
+def test_no_serious_violation(open_page, demo, axe, address):
+    page = open_page
     page.goto(demo + address)
     page.wait_for_selector("main:not(:has([data-waiting]))", state="attached")
     page.wait_for_load_state("load")
@@ -45,5 +49,4 @@ def test_no_serious_violation(browser, demo, axe, address):
             for one in found["violations"]
             if one["impact"] in ("serious", "critical")
         ]
-    context.close()
     assert serious == []

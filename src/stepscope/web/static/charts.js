@@ -10,7 +10,8 @@ function library(root) {
     const script = document.createElement("script");
     script.src = root + "/static/plotly.min.js";
     script.onload = () => resolve(globalThis.Plotly);
-    script.onerror = () => reject(new Error("Plotly's script could not be loaded"));
+    // A page that is being left loads nothing more, which is no error: by then it is gone.
+    script.onerror = () => setTimeout(() => reject(new Error("Plotly's script could not be loaded")), 1000);
     document.head.append(script);
   });
   return loading;
