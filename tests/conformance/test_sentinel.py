@@ -115,7 +115,7 @@ def _f1(right: int, wrong: int, missed: int) -> float:
 
 @pytest.mark.slow
 def test_the_watch_itself_tells_slow_windows_and_single_stalls_of_workloads_left_out() -> None:
-    """Six alarms on 19,669 normal cycles are of one workload; of its cycles, three are 30 to 62 % too long indeed."""
+    """The two alarms on 20,859 normal cycles are single ones that take 60 and 62 % longer than those around them."""
     rng = np.random.default_rng(0)
     told, wrong = Counter[str](), Counter[str]()
     jobs = _decode_jobs()
@@ -129,6 +129,7 @@ def test_the_watch_itself_tells_slow_windows_and_single_stalls_of_workloads_left
         stall = int(rng.integers(15, job.height))
         alarms = _follow(stream, job, 1000 + i, np.where(at == stall, 1.5, 1.0))[1]
         told["stall"] += ("stall", stall) in alarms
-    assert wrong.total() <= 6, wrong
+    assert wrong.total() <= 2, wrong
+    assert wrong.total() <= 1e-4 * sum(job.height for job in jobs)
     assert _f1(told["slow"], wrong["slow"], len(jobs) - told["slow"]) >= 0.98
     assert _f1(told["stall"], wrong["stall"], len(jobs) - told["stall"]) >= 0.95

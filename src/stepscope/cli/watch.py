@@ -47,7 +47,7 @@ def command(
         str, typer.Option(metavar="N/hour|day|week|month", help="Choose how many false alarms are acceptable.")
     ] = "1/week",
     least: Annotated[
-        str, typer.Option(metavar="PERCENT", help="Leave out slowdowns below this. A single stall needs four times it.")
+        str, typer.Option(metavar="PERCENT", help="Leave out slowdowns below this. A single stall needs six times it.")
     ] = "5%",
     state: Annotated[
         str,
