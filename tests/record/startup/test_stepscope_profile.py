@@ -9,6 +9,7 @@ import pytest
 
 from stepscope.record.startup import _stepscope_profile
 from stepscope.record.startup._stepscope_profile import Profile, Settings
+from stepscope.record.startup._stepscope_step_messages import Wish
 
 
 class HookLog:
@@ -106,6 +107,43 @@ def test_steps_from_the_first_up_to_the_last(steps, profiler):
         assert steps.is_near == (2 <= n < 5)
     assert profiler.calls == WHOLE
     assert steps.is_over
+
+
+class Ends:
+    """Wants a profile of ten steps from step 3 on."""
+
+    def __init__(self) -> None:
+        self.wish: Wish | None = Wish(1, 3, 10, "dump-0001")
+        self.profiled: list[str] = []
+
+    def ended(self, _n: int) -> Wish | None:
+        wish, self.wish = self.wish, None
+        return wish
+
+    def skip(self) -> None:
+        pass
+
+    def tell(self, *, profiled: str) -> None:
+        self.profiled.append(profiled)
+
+
+@pytest.mark.parametrize(("mib_a_step", "last"), [(10, 13), (50, 6), (1000, 5)])
+def test_a_profile_for_a_dump_ends_early_if_it_would_hold_up_the_job(profiler, log, monkeypatch, mib_a_step, last):
+    log.folder, ends = "job", Ends()
+    profile, resident = Profile(profiler, log, Settings(), ends), iter(range(0, 1 << 50, mib_a_step << 20))
+    monkeypatch.setattr(_stepscope_profile, "resident_bytes", lambda: next(resident))
+    for n in range(1, 15):
+        # Memory is looked at when two steps are whole: by then it has that of both.
+        if n == 4:
+            next(resident)
+        profile.step_begins(n)
+    assert profiler.calls == ["prepare", "start", *range(3, last), None, "stop", "write"]
+    assert ends.profiled == ["dump-0001"]
+    assert ("profile_short" in log.issues) == (last < 13)
+
+
+def test_memory_of_this_process_is_known():
+    assert _stepscope_profile.resident_bytes() > 1 << 20
 
 
 def test_the_profiler_warms_up_in_the_step_before(steps, profiler):
