@@ -3,11 +3,13 @@
     python lab/watch_trials.py faults OUT --python PYTHON_WITH_TORCH [--faults slow_loader fsync] [--false-alarms 1/day]
     python lab/watch_trials.py healthy OUT --python PYTHON_WITH_TORCH --seconds 7200 [--pause 0.15]
     python lab/watch_trials.py kills OUT [--times 50]
+    python lab/watch_trials.py memory OUT [--hours 24]
 
 `faults`: the job of `switched_job.py` is watched. After a healthy stretch each fault is on for a while, and off again.
 A line for each says how long after the end of the third slow step the alarm came, and which cause was named first.
 `healthy`: nothing is switched on; every alarm is printed. `kills`: of a small job, the watch, the job or both are
-killed at random times; each time the state must load, and nothing may be left behind.
+killed at random times; each time the state must load, and nothing may be left behind. `memory`: a job of ten steps a
+second is simulated for so many hours, as fast as the watch reads it; a line an hour says how much memory it takes.
 """
 
 from __future__ import annotations
@@ -23,11 +25,18 @@ import sys
 import time
 import urllib.request
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from faults import FAULTS
 
-from stepscope.watching.watcher import load_state
+from stepscope.watching.job_source import JobSource
+from stepscope.watching.streams import Cycles
+from stepscope.watching.watcher import Watcher, load_state
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from stepscope.watching.streams import Stream
 
 JOB = Path(__file__).with_name("switched_job.py")
 SWITCHED = ("slow_loader", "fsync", "tiny_syncs", "garbage", "float64", "gil_hog", "core_contention", "larger_batch")
@@ -136,6 +145,49 @@ def be_healthy(given: argparse.Namespace) -> None:
     print(f"{n_alarms} alarms in {given.seconds:.0f} s and {n_steps} steps")
 
 
+class Simulated(JobSource):
+    """A job that makes `n_steps` steps, ten each time that it is asked."""
+
+    def __init__(self, n_steps: int) -> None:
+        self._n, self._n_steps, self._chance = 0, n_steps, random.Random(0)
+        self._recent = {}
+
+    def is_over(self) -> bool:
+        """Whether all steps were made."""
+        return self._n >= self._n_steps
+
+    def read(self, streams: Mapping[str, Stream]) -> list[Cycles]:  # noqa: ARG002  they were all read
+        """Ten more steps."""
+        self._n += 10
+        times = tuple(round(1e8 * self._chance.lognormvariate(0, 0.02)) for _ in range(10))
+        new = Cycles("process 1", 1, self._n, times, (1,) * 10)
+        self._remember(new, 0.1 * self._n)
+        return [new]
+
+    def status(self) -> str:
+        """Nothing."""
+        return ""
+
+
+def hold_memory(given: argparse.Namespace) -> None:
+    """Watch a simulated job for hours, and print what memory the watch has after each."""
+    given.out.mkdir(parents=True, exist_ok=True)
+    n_alarms = 0
+
+    def count(event: dict[str, Any]) -> None:
+        nonlocal n_alarms
+        n_alarms += event["event"] == "alarm"
+
+    source = Simulated(36_000 * given.hours)
+    watch = Watcher(source, given.out / "state", 1 / 604_800, count, 0.05)
+    for hour in range(given.hours):
+        for _ in range(3600):
+            watch.tick()
+        watch.save()
+        rss = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        print(f"hour {hour + 1:>3}: {rss / 1e6:.1f} MB, {n_alarms} alarms", flush=True)
+
+
 def kill(given: argparse.Namespace) -> None:
     """Kill the watch, the job or both, again and again."""
     out: Path = given.out.resolve()
@@ -200,7 +252,7 @@ def alive_of(word: str) -> list[str]:
 def main() -> None:
     """Run one of the trials."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("trial", choices=["faults", "healthy", "kills"])
+    parser.add_argument("trial", choices=["faults", "healthy", "kills", "memory"])
     parser.add_argument("out", type=Path)
     parser.add_argument("--python", default=sys.executable, help="a Python that has torch")
     parser.add_argument("--faults", nargs="*", choices=SWITCHED, help="in this order; a fault may come again")
@@ -211,8 +263,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=7200)
     parser.add_argument("--pause", type=float, default=0, help="seconds that each batch takes to arrive")
     parser.add_argument("--times", type=int, default=50)
+    parser.add_argument("--hours", type=int, default=24)
     given = parser.parse_args()
-    {"faults": try_faults, "healthy": be_healthy, "kills": kill}[given.trial](given)
+    {"faults": try_faults, "healthy": be_healthy, "kills": kill, "memory": hold_memory}[given.trial](given)
 
 
 if __name__ == "__main__":

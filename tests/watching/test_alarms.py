@@ -99,6 +99,15 @@ def test_early_a_single_step_is_no_alarm_unless_it_takes_three_times_as_long():
         assert [alarm[:2] for alarm in _watch(times)[0]] == alarms
 
 
+def test_single_steps_of_a_level_that_was_reported_are_not_learned_as_usual():
+    times = _healthy(3000)
+    times[2000:2040] += 0.5
+    alarms, test = _watch(times, cuts=[2010, 2017])
+    assert ("slow", 2013) in [alarm[:2] for alarm in alarms]
+    assert test.stall.limit(RATE) < 0.2
+    assert (alarms, test) == _watch(times)
+
+
 def test_creeping_growth_is_reported():
     times = _healthy(60_000)
     times[40_000:] += np.linspace(0, 0.4, 20_000)

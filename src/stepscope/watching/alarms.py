@@ -311,6 +311,27 @@ def find_alarms(
     return alarms, test
 
 
+def _stalls(
+    test: StreamTest, error: Floats, of_slow: list[int], rate: float, least: float
+) -> tuple[list[tuple[str, int, float, float]], Tail]:
+    """Rows of single cycles that take too long, and their tail; `of_slow` are the cycles at which a level was reported.
+
+    Single cycles of a level that was reported say nothing of what is usual, and are not learned.
+    """
+    rows, tail, start = [], test.stall, 0
+    unrest = _unrest(test.errors, error)
+    for end in (*(i + 1 for i in of_slow), len(error)):
+        early = math.log(_EARLY_STALL) if tail.n < _LEARNT_BLOCKS else 0.0
+        values, floor = (error - unrest)[start:end], max(math.log1p(_STALL * least), early)
+        at, exceeded, tail = _through(tail, values, _share("stall", rate), floor)
+        places = [start + i for i in at]
+        rows += [("stall", i, error[i], limit + unrest[i]) for i, limit in zip(places, exceeded, strict=True)]
+        if end - 1 in of_slow:
+            tail = replace(tail, held=(), since=0)
+        start = end
+    return rows, tail
+
+
 def _alarms_of_part(
     test: StreamTest, error: Floats, log_time: Floats, rate: float, least: float
 ) -> tuple[list[Alarm], StreamTest]:
@@ -329,13 +350,11 @@ def _alarms_of_part(
 
     n = np.arange(len(error))
     recent = np.concatenate([test.errors, error])
-    unrest = _unrest(test.errors, error)
-    early = math.log(_EARLY_STALL) if test.stall.n < _LEARNT_BLOCKS else 0.0
-    stall = collect("stall", error - unrest, n, max(math.log1p(_STALL * least), early))
-    rows = [(kind, i, value + unrest[i], limit + unrest[i]) for kind, i, value, limit in rows]
     reached = last_reached(test.errors, error, SLOW_CYCLES, SLOW_MOST)
     full = ~np.isnan(reached)
     slow = collect("slow", reached[full], n[full], max(floor, _spread(test)))
+    stalls, stall = _stalls(test, error, [i for _, i, *_ in rows], rate, least)
+    rows += stalls
     times = np.concatenate([test.times, log_time])
     n_medians = len(times) // CREEP_CYCLES
     levels = np.median(times[: n_medians * CREEP_CYCLES].reshape(-1, CREEP_CYCLES), axis=1)

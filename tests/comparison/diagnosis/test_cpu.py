@@ -123,6 +123,12 @@ def test_a_thread_that_holds_the_interpreter_is_found():
     assert "3 threads (was 2)" in cause.statement
 
 
+@pytest.mark.parametrize(("turns", "named"), [(400.0, "gil_contention"), (60.0, "host_overhead")])
+def test_a_thread_that_was_there_before_is_seen_by_the_turns_that_threads_take(turns, named):
+    waits = replace(HEALTHY, gaps_ms=50.0).levels(process_voluntary_ctx_switches=turns)
+    assert categories(diagnosed(HEALTHY, waits))[0] == named
+
+
 def test_a_loop_in_the_main_thread_holds_no_lock():
     assert categories(diagnosed(HEALTHY, replace(HEALTHY, gaps_ms=30.0))) == ["host_overhead"]
 

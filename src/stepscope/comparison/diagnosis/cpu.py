@@ -425,7 +425,11 @@ def _no_lock(view: View, own: Change, switches: Change) -> str:
             _in_operators(view),
             "operators take longer, and not the time between them, where Python needs the interpreter's lock",
         ),
-        (not threads_rose and busy <= _ONE_CORE, "no more than one of its threads was ready to run at a time"),
+        (
+            # Threads that wait for the lock are not ready. Of those that always were there, only their turns tell.
+            not threads_rose and busy <= _ONE_CORE and switches.delta < view.delta_ns / _SWITCH_NS,
+            "no more than one of its threads was ready to run at a time",
+        ),
     )
     return next((text for is_so, text in reasons if is_so), "")
 
