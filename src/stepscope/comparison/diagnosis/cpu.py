@@ -28,6 +28,7 @@ from stepscope.comparison.diagnosis.cores import (
     waited,
     with_workers,
 )
+from stepscope.comparison.diagnosis.io import written
 from stepscope.comparison.model import BLOCKER, LOADING, OPERATORS, PROCESS, WORKERS, RuledOut
 from stepscope.core import units
 
@@ -426,8 +427,11 @@ def _no_lock(view: View, own: Change, switches: Change) -> str:
             "operators take longer, and not the time between them, where Python needs the interpreter's lock",
         ),
         (
-            # Threads that wait for the lock are not ready. Of those that always were there, only their turns tell.
-            not threads_rose and busy <= _ONE_CORE and switches.delta < view.delta_ns / _SWITCH_NS,
+            # Threads that wait for the lock are not ready. Of those that always were there, only their turns tell, if
+            # these are no waits for files.
+            not threads_rose
+            and busy <= _ONE_CORE
+            and (switches.delta < view.delta_ns / _SWITCH_NS or written(view) is not None),
             "no more than one of its threads was ready to run at a time",
         ),
     )

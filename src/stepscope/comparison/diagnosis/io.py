@@ -190,7 +190,13 @@ def disk_io(view: View) -> Judgement:
     stalled = view.per_cycle("host", *_STALLED)
     if stalled.rose():
         shown.append(
-            evidence("time in which some task waited for a disk, per cycle", stalled, device="host", unit="ns")
+            evidence(
+                "time in which some task waited for a disk, per cycle",
+                stalled,
+                device="host",
+                unit="ns",
+                metric=_STALLED[0],
+            )
         )
     shown += _pressure(view)
     confidence += 0.05 * (len(shown) > 4)
