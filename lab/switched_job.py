@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 BATCH, LARGER = 16, 48
 #: How often in a step the fault of `fault_job.py` comes.
-TIMES = {"tiny_syncs": 20, "fsync": 3, "garbage": 2}
+TIMES = {"tiny_syncs": 60, "fsync": 3, "garbage": 2}
 COLLATE_S = 0.09
 
 

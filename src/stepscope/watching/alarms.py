@@ -279,7 +279,8 @@ def _spread(test: StreamTest) -> float:
     """
     if test.slow.n >= _LEARNT_BLOCKS:
         return 0.0
-    return float(np.median(test.stall.top)) if test.stall.top else max(test.stall.early, 0.0)
+    # Among others that are as long, of a long one the half is left.
+    return 2 * (float(np.median(test.stall.top)) if test.stall.top else max(test.stall.early, 0.0))
 
 
 def _unrest(before: tuple[float, ...], error: Floats) -> Floats:
