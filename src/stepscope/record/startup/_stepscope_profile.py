@@ -22,7 +22,8 @@ _LEVEL = 1
 _GAPS, _PATIENCE_NS, _LATELY_NS = 3, 250_000_000, 30_000_000_000
 
 #: A profile for a dump ends early, but has so many steps, once it has taken so many bytes of memory. PyTorch takes six
-#: times as much when it stops, and holds up the job for some 20 µs for each of its events: six seconds in all.
+#: times as much when it stops, and holds up the job for some 20 µs for each of its events: six seconds
+#: in all, or longer if two steps have more.
 _LEAST_STEPS, _MOST_BYTES = 2, 128 << 20
 
 _WAITING, _PREPARED, _RUNNING, _OVER = range(4)
