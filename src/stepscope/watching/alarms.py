@@ -46,6 +46,8 @@ _TOP, _LEAST_TOP = 512, 10
 _SHAPES, _LEAST_EXCESS = (0.0, 0.5), 1e-4
 #: A single stall is worth an alarm if it is so many times what a level must be.
 _STALL = 6.0
+#: Share of the longest cycle right before it that a cycle must take longer: among others a long one is no surprise.
+_UNREST = 0.5
 #: While few blocks are known, a single cycle must take so many times what was expected to be worth an alarm.
 _EARLY_STALL = 3.0
 #: Medians whose mean is what was usual for `creep`.
@@ -279,15 +281,15 @@ def _spread(test: StreamTest) -> float:
     """
     if test.slow.n >= _LEARNT_BLOCKS:
         return 0.0
-    # Among others that are as long, of a long one the half is left.
-    return 2 * (float(np.median(test.stall.top)) if test.stall.top else max(test.stall.early, 0.0))
+    # Of a long one among others that are as long, this share is left.
+    return (float(np.median(test.stall.top)) if test.stall.top else max(test.stall.early, 0.0)) / (1 - _UNREST)
 
 
 def _unrest(before: tuple[float, ...], error: Floats) -> Floats:
-    """Half of the longest error right before each cycle: among other long cycles a long one is no surprise."""
+    """What each cycle must take longer for the longest error right before it."""
     longest = last_reached((), np.array([*before, *error]), SLOW_CYCLES - 1, 1)
     previous: Floats = np.concatenate([[np.nan], longest])[len(before) : -1]
-    return np.maximum(np.nan_to_num(previous), 0.0) * 0.5
+    return np.maximum(np.nan_to_num(previous), 0.0) * _UNREST
 
 
 def find_alarms(
