@@ -11,17 +11,14 @@ that was on. The job knows no profiler.
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
-import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from fault_job import CYCLES, LENGTH, VOCABULARY, Model, after_step
+from switches import COLLATE_S, Switch
 from torch.nn import functional as F  # noqa: N812  as everybody calls it
 
 if TYPE_CHECKING:
@@ -30,39 +27,6 @@ if TYPE_CHECKING:
 BATCH, LARGER = 16, 48
 #: How often in a step the fault of `fault_job.py` comes.
 TIMES = {"tiny_syncs": 60, "fsync": 3, "garbage": 2}
-COLLATE_S = 0.09
-
-
-class Switch:
-    """The fault of now, and what runs beside the job while it is on."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.fault = path, "none"
-        self.hogs: list[subprocess.Popen] = []
-        self.spins = threading.Event()
-        threading.Thread(target=self._spin, daemon=True).start()
-
-    def read(self) -> str:
-        """Read the file and start or end what runs beside."""
-        fault = self.path.read_text(encoding="utf-8").strip() or "none"
-        if fault != self.fault:
-            for hog in self.hogs:
-                hog.kill()
-                hog.wait()
-            self.hogs = []
-            CYCLES.clear()
-            if fault == "core_contention":
-                self.hogs = [
-                    subprocess.Popen([sys.executable, "-c", "while True: pass"])
-                    for _ in range(2 * len(os.sched_getaffinity(0)))
-                ]
-            (self.spins.set if fault == "gil_hog" else self.spins.clear)()
-            self.fault = fault
-        return fault
-
-    def _spin(self) -> None:
-        while self.spins.wait():
-            pass
 
 
 class Rows(torch.utils.data.IterableDataset):
@@ -95,7 +59,9 @@ def main() -> None:
     began = before = time.time()
     with tempfile.TemporaryFile(dir=".") as file, given.steps_file.open("a", buffering=1, encoding="utf-8") as steps:
         while before - began < given.seconds:
-            fault = switch.read()
+            before_this, fault = switch.fault, switch.read()
+            if fault != before_this:
+                CYCLES.clear()
             model.to(torch.float64 if fault == "float64" else torch.float32)
             tokens = next(loader)
             optimizer.zero_grad()

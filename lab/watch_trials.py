@@ -2,10 +2,11 @@
 
     python lab/watch_trials.py faults OUT --python PYTHON_WITH_TORCH [--faults slow_loader fsync] [--false-alarms 1/day]
     python lab/watch_trials.py healthy OUT --python PYTHON_WITH_TORCH --seconds 7200 [--pause 0.15]
+    python lab/watch_trials.py faults OUT --plain --faults garbage fsync larger_batch
     python lab/watch_trials.py kills OUT [--times 50]
     python lab/watch_trials.py memory OUT [--hours 24]
 
-`faults`: the job of `switched_job.py` is watched. After a healthy stretch each fault is on for a while, and off again.
+`faults`: the job of `switched_job.py` is watched, or with `--plain` that of `switched_loop.py`, which has no profiler. After a healthy stretch each fault is on for a while, and off again.
 A line for each says how long after the end of the third slow step the alarm came, and which cause was named first.
 `healthy`: nothing is switched on; every alarm is printed. `kills`: of a small job, the watch, the job or both are
 killed at random times; each time the state must load, and nothing may be left behind. `memory`: a job of ten steps a
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
     from stepscope.watching.streams import Stream
 
-JOB = Path(__file__).with_name("switched_job.py")
+JOB, PLAIN = (Path(__file__).with_name(name) for name in ("switched_job.py", "switched_loop.py"))
 SWITCHED = ("slow_loader", "fsync", "tiny_syncs", "garbage", "float64", "gil_hog", "core_contention", "larger_batch")
 #: How soon what belongs to a recording that was killed must have ended.
 GONE_S = 5.0
@@ -78,7 +79,7 @@ def watched(out: Path, given: argparse.Namespace, seconds: float) -> subprocess.
     command += ["--log", str(out / "log.jsonl"), "--false-alarms", given.false_alarms, "--"]
     job = [
         given.python,
-        str(JOB),
+        str(PLAIN if given.plain else JOB),
         str(out / "fault"),
         str(out / "steps"),
         "--seconds",
@@ -153,7 +154,7 @@ class Simulated(JobSource):
 
     def __init__(self, hours: int) -> None:
         self._n, self._hours, self._chance = 0, hours, random.Random(0)
-        self._recent = {}
+        self._marks = {}
 
     def is_over(self) -> bool:
         """Whether all steps were made."""
@@ -164,7 +165,6 @@ class Simulated(JobSource):
         self._n += 10
         times = tuple(round(1e8 * self._chance.lognormvariate(0, 0.02)) for _ in range(10))
         new = Cycles("process 1", 1, self._n, times, (1,) * 10)
-        self._remember(new, 0.1 * self._n)
         if self._n % _STEPS_AN_HOUR == 0:
             rss = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1]) * os.sysconf("SC_PAGE_SIZE")
             print(f"hour {self._n // _STEPS_AN_HOUR:>3}: {rss / 1e6:.1f} MB", flush=True)
@@ -253,6 +253,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--python", default=sys.executable, help="a Python that has torch")
     parser.add_argument("--faults", nargs="*", choices=SWITCHED, help="in this order; a fault may come again")
+    parser.add_argument("--plain", action="store_true", help="watch a loop without a framework")
     parser.add_argument("--false-alarms", default="1/week")
     parser.add_argument("--warm", type=float, default=90, help="seconds until the first fault")
     parser.add_argument("--on", type=float, default=30, help="seconds with a fault")

@@ -1,4 +1,4 @@
-"""Decode cycles of vLLM that LatencyPrism published: what is expected of workloads that the model has not learned."""
+"""Decode cycles that LatencyPrism published: of vLLM, as workloads not learned; of SGLang, after their healthy part."""
 
 from __future__ import annotations
 
@@ -107,6 +107,22 @@ def _watched_without(workload: str) -> Stream:
         if _workload(job) != workload:
             stream, _ = _follow(stream, job, epoch)
     return stream
+
+
+@pytest.mark.parametrize("passes", [0, 1, 5])
+def test_abnormal_cycles_of_sglang_are_told_after_their_own_healthy_part(passes: int) -> None:
+    """135 cycles of about 151 ms, then ten of 400 to 669 ms with a batch that is one smaller."""
+    rows = pl.read_csv(CYCLES.with_name("abnormal_sglang.csv"), null_values="N/A").sort("job_name", "start_ts")
+    decode = rows.filter(
+        pl.col("job_name") == pl.lit("in256_out256_conc16"), pl.col("compute_forward_mode") == 2
+    ).rename({f"compute_{name}": name for name in ("batch_size", "avg_input_length", "avg_output_length")})
+    healthy, stream = decode.head(135), Stream()
+    for epoch in range(passes):
+        stream, alarms = _follow(stream, healthy, epoch)
+        assert alarms == []
+    stream, alarms = _follow(stream, decode, passes)
+    first = decode["duration_us"].to_numpy()[135:] > 400_000
+    assert alarms == [("stall", 135 + int(np.argmax(first)))]
 
 
 def _f1(right: int, wrong: int, missed: int) -> float:

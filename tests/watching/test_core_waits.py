@@ -6,7 +6,8 @@ import gzip
 
 import pytest
 
-from stepscope.watching.core_waits import Step, cause_of
+from stepscope.record.step_times import TimedStep
+from stepscope.watching.core_waits import cause_of
 
 HEAD = "ts_ns,metric,unit,device,value\n"
 
@@ -20,8 +21,8 @@ def _minute(folder, usual, slow):
     ]
     path = folder / "counters.csv.gz"
     path.write_bytes(gzip.compress((HEAD + "\n".join(rows)).encode()))
-    steps = [Step(0.1 * i, 100_000_000, 1) for i in range(1, 101)]
-    return path, steps + [Step(10 + 0.2 * i, 200_000_000, 1) for i in range(1, 21)]
+    steps = [TimedStep(0.1 * i, 100_000_000, 1) for i in range(1, 101)]
+    return path, steps + [TimedStep(10 + 0.2 * i, 200_000_000, 1) for i in range(1, 21)]
 
 
 @pytest.mark.parametrize(

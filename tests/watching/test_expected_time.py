@@ -72,6 +72,39 @@ def test_nothing_is_expected_of_work_that_is_unlike_all_before_until_it_was_lear
     assert np.nanmax(np.abs(now.error)) < 0.06
 
 
+def _of_batch(batch: float, slower: float) -> np.ndarray:
+    """Errors of cycles of a new batch, which are not learned from yet, after cycles of a batch of 16."""
+    rng = np.random.default_rng(15)
+    size = np.r_[np.full(300, 16.0), np.full(10, batch)]
+    time = 2e7 * (1 + size / 16) * np.exp(rng.normal(0, 0.01, 310)) * np.r_[np.ones(300), np.full(10, slower)]
+    now, _ = observe(ExpectedTime(), time, size, np.full(310, 500.0))
+    return now.error[300:]
+
+
+@pytest.mark.parametrize("batch", [15.0, 17.0, 14.0])
+def test_a_new_batch_near_to_a_known_one_takes_between_its_time_and_proportionally_more(batch: float) -> None:
+    assert np.abs(_of_batch(batch, 1.0)).max() < 0.03
+    slow = _of_batch(batch, 2.0)
+    assert slow.min() > np.log(2) - np.abs(np.log(batch / 16)) - 0.03
+    assert slow.max() < np.log(2) + 0.03
+
+
+def test_a_new_batch_far_from_known_ones_has_no_expected_time() -> None:
+    assert np.isnan(_of_batch(32.0, 1.0)).all()
+    assert np.isnan(_of_batch(8.0, 1.0)).all()
+
+
+def test_a_context_that_grows_is_known_ahead_where_cycles_scatter_little() -> None:
+    context, shares = 300.0 + np.arange(200), []
+    for scatter in (0.0005, 0.05):
+        time = 1e8 * (1 + context / 1e4) * np.exp(np.random.default_rng(16).normal(0, scatter, 200))
+        now, _ = observe(ExpectedTime(), time, np.full(200, 16.0), context)
+        assert np.nanmax(np.abs(now.error)) < 6 * scatter
+        shares.append(float(np.mean(~np.isnan(now.error[80:]))))
+    assert shares[0] == 1
+    assert shares[1] < 0.9
+
+
 def test_prompt_tokens_are_work() -> None:
     rng = np.random.default_rng(11)
     prompt = rng.choice([0.0, 100.0, 1000.0], 2000)
@@ -88,6 +121,13 @@ def test_a_new_level_bends_no_curve() -> None:
     time, batch, context = _cycles(1000, 14)
     now, _ = observe(model.new_stream(), time, batch, context)
     assert np.nanmax(np.abs(now.error)) < 0.06
+
+
+def test_a_state_from_before_scatter_was_kept_is_read() -> None:
+    _, model = observe(ExpectedTime(), *_cycles(300, 5))
+    state = json.loads(model.to_json())
+    del state["scale"]
+    assert ExpectedTime.from_json(json.dumps(state)).information == model.information
 
 
 def test_an_old_state_of_another_size_is_refused() -> None:

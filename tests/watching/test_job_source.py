@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from stepscope.core.errors import StepscopeError
-from stepscope.record.step_times import Steps
+from stepscope.record.step_times import Steps, TimedStep
 from stepscope.watching import job_source
 from stepscope.watching.job_source import JobSource
 from stepscope.watching.streams import Cycles, Stream
@@ -28,6 +28,9 @@ class Job:
 
     def is_recorded(self):
         return True
+
+    def timed_steps(self, _pid, _most):
+        return 1, [TimedStep(50.0, 5, 1), TimedStep(51.0, 7, 1)]
 
 
 def test_processes_are_streams_which_are_read_on(tmp_path):
@@ -94,6 +97,7 @@ class Compare:
         self.answer, self.error = answer, error
         (folder / "dump").mkdir()
         (folder / "dump" / "meta.json").write_text('{"end_unix_ns": 1}')
+        (folder / "dump" / "job.pt.trace.json.gz").touch()
         monkeypatch.setattr(job_source, "dump", lambda folder: folder / "dump")
         monkeypatch.setattr(job_source.subprocess, "run", self)
 
@@ -134,11 +138,10 @@ def test_waits_for_a_core_in_the_slow_steps_are_the_first_cause(tmp_path, monkey
         return {"category": "cpu_contention", "certainty": "likely", "statement": "It waited."}
 
     monkeypatch.setattr(job_source.core_waits, "cause_of", cause_of)
-    monkeypatch.setattr(job_source.time, "time", lambda: 50.0)
     event = _alarmed(tmp_path).cause(ALARM)
     [(counters, pid, steps, from_s, until_s)] = asked
     assert (counters, pid) == (tmp_path / "dump" / "counters.csv.gz", 7)
-    assert [step.end_s for step in steps] == [pytest.approx(50), pytest.approx(50)]
+    assert [step.end_s for step in steps] == [50.0, 51.0]
     assert (from_s, until_s) == (pytest.approx(50), pytest.approx(50))
     assert event["text"].startswith("cause, likely: cpu_contention: It waited.; see ")
     assert event["is_usual"] is True

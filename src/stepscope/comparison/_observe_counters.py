@@ -21,7 +21,7 @@ from stepscope.comparison.model import (
     WORKLOAD,
     Observation,
 )
-from stepscope.comparison.whole_run import LEAST_STEPS, run_resources, timed_steps
+from stepscope.comparison.whole_run import run_resources, timed_steps
 from stepscope.core.errors import MissingTable
 from stepscope.core.trace import extent_ns
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 #: Windows of a recording, after this share of it, in which a job starts.
 _WINDOWS, _START = 24, 0.1
 _SHORTEST_NS = 200_000_000
+#: Fewer steps say less than windows of time.
+_LEAST_STEPS = 10
 _OF_PROCESS = r"^pid:(\d+)$"
 
 
@@ -41,7 +43,7 @@ def observe_counters(trace: Trace) -> tuple[Observation, ...]:
     """
     counters = trace.require("counters", needed_by="compare")
     pids = trace.step_times["pid"].unique().sort().to_list()
-    timed = {pid: steps for pid in pids if (steps := timed_steps(trace, pid))["n_steps"].sum() >= LEAST_STEPS}
+    timed = {pid: steps for pid in pids if (steps := timed_steps(trace, pid))["n_steps"].sum() >= _LEAST_STEPS}
     if timed:
         whose = "the other recording has no profile" if trace.spans.height else "no profile was recorded"
         remark = f"{whose}: times of steps and counters are compared"

@@ -15,10 +15,11 @@ from stepscope.record.system import meta
 from stepscope.record.system.proc import is_alive, read_once
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 #: As startup/_stepscope_step_times.py writes them: magic, Unix time, clock, process, rank; then a mark each.
 _HEADER, _MARK = struct.Struct("<8sqqii"), struct.Struct("<IHBB")
+_MAGIC, _SOURCE = b"STEPEND1", 1
 _NAME = re.compile(r"pid(\d{1,10})(\.loop)?\.steps")
 #: How long to wait for a folder that a recorder is about to make, and for the recording to begin in one that is there.
 _APPEARS_S, _BEGINS_S, _PAUSE_S = 20.0, 2.0, 0.1
@@ -35,6 +36,19 @@ class Steps(NamedTuple):
     n: int
     times_ns: tuple[int, ...]
     counts: tuple[int, ...]
+
+
+class TimedStep(NamedTuple):
+    """When a step, or a group of steps, ended (seconds since 1970), how long a step took (0: none), and how many."""
+
+    end_s: float
+    time_ns: int
+    n_steps: int
+
+    @property
+    def begin_s(self) -> float:
+        """When it began, in seconds since 1970."""
+        return self.end_s - self.time_ns * self.n_steps / 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +92,36 @@ class RunningJob:
         return (self.folder / meta.FOLDER).is_dir()
 
     def steps(self, since: dict[int, int]) -> list[Steps]:
-        """What each living process did since its mark number in `since`. A job's own marks count before others."""
-        paths: dict[int, Path] = {}
-        for path in sorted(self.folder.glob("pid*.steps"), reverse=True):  # pid7.loop.steps is last, and counts
-            match = _NAME.fullmatch(path.name)
-            if match and is_alive(int(match[1])):
-                paths[int(match[1])] = path
-        rows = [_read(path, pid, since.get(pid, 0)) for pid, path in sorted(paths.items())]
+        """What each living process did since its mark number in `since`."""
+        alive = {pid: path for pid, path in self._files().items() if is_alive(pid)}
+        rows = [_read(path, pid, since.get(pid, 0)) for pid, path in sorted(alive.items())]
         return [row for row in rows if row is not None]
+
+    def timed_steps(self, pid: int, most: int) -> tuple[int, list[TimedStep]]:
+        """The last marks of a process with their times, and how many were made before them; none if its file is gone."""
+        try:
+            data = self._files()[pid].read_bytes()
+            _, unix_ns, *_ = _HEADER.unpack_from(data)
+        except (KeyError, OSError, struct.error):
+            return 0, []
+        marks = data[_HEADER.size :]
+        n = len(marks) // _MARK.size
+        first = max(n - most, 0)
+        # Its first field is a quarter of a mark.
+        end_ns = unix_ns + 1000 * sum(memoryview(marks[: first * _MARK.size]).cast("I")[::2])
+        steps = []
+        for took_us, n_steps, _, is_unlike in _MARK.iter_unpack(marks[first * _MARK.size : n * _MARK.size]):
+            end_ns += took_us * 1000
+            steps.append(TimedStep(end_ns / 1e9, _time_ns(took_us, n_steps, is_unlike), n_steps))
+        return first, steps
+
+    def _files(self) -> dict[int, Path]:
+        """The file of each process; a job's own marks count before others."""
+        paths = {}
+        for path in sorted(self.folder.glob("pid*.steps"), reverse=True):  # pid7.loop.steps is last, and counts
+            if match := _NAME.fullmatch(path.name):
+                paths[int(match[1])] = path
+        return paths
 
 
 def _read(path: Path, pid: int, first: int) -> Steps | None:
@@ -98,5 +134,20 @@ def _read(path: Path, pid: int, first: int) -> Steps | None:
     except (OSError, struct.error):
         return None
     marks = list(_MARK.iter_unpack(data[: len(data) // _MARK.size * _MARK.size]))
-    times = tuple(0 if is_unlike or not n else took_us * 1000 // n for took_us, n, _, is_unlike in marks)
+    times = tuple(_time_ns(took_us, n, is_unlike) for took_us, n, _, is_unlike in marks)
     return Steps(pid, rank, first + len(marks), times, tuple(n for _, n, _, _ in marks))
+
+
+def _time_ns(took_us: int, n_steps: int, is_unlike: int) -> int:
+    return 0 if is_unlike or not n_steps else took_us * 1000 // n_steps
+
+
+def write_steps(folder: Path, pid: int, steps: Sequence[TimedStep]) -> None:
+    """Write steps of a process, in order of time, as a recording has them. Raises OSError."""
+    begin_us = before_us = round(steps[0].begin_s * 1e6)
+    marks = [_HEADER.pack(_MAGIC, begin_us * 1000, 0, pid, -1)]
+    for step in steps:
+        end_us = round(step.end_s * 1e6)
+        marks.append(_MARK.pack(max(end_us - before_us, 0), step.n_steps, _SOURCE, not step.time_ns))
+        before_us = end_us
+    (folder / f"pid{pid}.steps").write_bytes(b"".join(marks))

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from stepscope.record.step_times import TimedStep
+
 #: Part of the longer step that longer waits must explain.
 _MOST = 0.7
 #: A smaller change of the step needs no cause. Fewer steps before say nothing.
@@ -24,19 +26,6 @@ _LEAST_CHANGE, _LEAST_STEPS = 0.05, 10
 #: A sample is of the time since the one before, at most so long.
 _SAMPLE_S = 0.1
 _WAITED, _RAN = "process_runq_time", "process_oncpu_time"
-
-
-class Step(NamedTuple):
-    """When a step, or a group of steps, ended (seconds since 1970), how long a step took, and how many it was."""
-
-    end_s: float
-    time_ns: int
-    n_steps: int
-
-    @property
-    def begin_s(self) -> float:
-        """When it began, in seconds since 1970."""
-        return self.end_s - self.time_ns * self.n_steps / 1e9
 
 
 class Stretch(NamedTuple):
@@ -47,7 +36,7 @@ class Stretch(NamedTuple):
     ran: float
 
 
-def cause_of(counters: Path, pid: int, steps: Sequence[Step], from_s: float, until_s: float) -> dict[str, Any] | None:
+def cause_of(counters: Path, pid: int, steps: Sequence[TimedStep], from_s: float, until_s: float) -> dict[str, Any] | None:
     """The cause `cpu_contention` if waits for a core explain the slow steps; null if they do not, or nothing is known.
 
     `steps` are in order of time; those that ended after `from_s` and until `until_s` are the slow ones. Fields are
@@ -72,7 +61,7 @@ def _samples(path: Path, pid: int) -> pl.DataFrame | None:
         return None
 
 
-def _stretch(rows: pl.DataFrame, steps: Sequence[Step]) -> Stretch | None:
+def _stretch(rows: pl.DataFrame, steps: Sequence[TimedStep]) -> Stretch | None:
     """The means of those steps that counters cover; null if there are none."""
     first_s = float(rows["at_s"][0])
     covered = [one for one in steps if one.begin_s >= first_s]

@@ -3,8 +3,9 @@
 The logarithm of a cycle's time is linear in a few functions of its work: hats over the logarithms of the batch size and
 of the prompt tokens, which follow any curve, and the context that is read. Robust weights (Cauchy) leave outliers out
 of the fit. What the past says stays in a matrix and a vector, so that memory does not grow; they learn from
-`LEARN_CYCLES` at a time (recursive least squares). Nothing is expected of work that is unlike all before. On top comes
-the level of this stream: the median of its last residuals, which the fit leaves out. It takes half a window until a
+`LEARN_CYCLES` at a time (recursive least squares). Nothing is expected of work that is unlike all before; a batch that
+is new, but near to one that is known, takes between the time of that one and proportionally more. On top comes the
+level of this stream: the median of its last residuals, which the fit leaves out. It takes half a window until a
 level moves, hence a slow stretch that is shorter remains visible. What is expected does not depend on how the cycles
 are divided into blocks.
 """
@@ -12,6 +13,7 @@ are divided into blocks.
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -31,8 +33,9 @@ _FEATURES = len(_KNOTS) + 2 + len(_PROMPT_KNOTS) - 1
 #: What is expected where little is known: the curve of the batch size does not bend, and the rest has no effect.
 _BENDS = np.diff(np.eye(len(_KNOTS), _FEATURES), 2, axis=0)
 _PRIOR = 1e-3 * (_BENDS.T @ _BENDS + np.diag(np.arange(_FEATURES) >= len(_KNOTS)) * 1.0) + 1e-7 * np.eye(_FEATURES)
-#: Work is known if its expectation has at most this share of a cycle's variance: some five cycles were like it.
-_MOST_LEVERAGE = 0.2
+#: Work is known if its expectation has at most this share of a cycle's variance: some five cycles were like it. Where
+#: cycles scatter little it may have more of it, as long as what is expected is known so well.
+_MOST_LEVERAGE, _MOST_OF_PRECISE, _PRECISE = 0.2, 3.0, 0.01
 #: Cycles that are learned from at once, and how many count in all; older ones are forgotten little by little.
 LEARN_CYCLES, _MOST_CYCLES = 60, 100_000
 #: Cycles whose median residual is the level, and the least number for which there is one.
@@ -54,7 +57,8 @@ class ExpectedTime:
 
     `information` and `moments` are the weighted normal equations, `recent` the residuals of the last cycles of this
     stream before its level is subtracted, and `errors` those after it. `pending` are cycles that were not learned from
-    yet, each the functions of its work and its time without the level.
+    yet, each the functions of its work and its time without the level. `scale` is how much the last ones that were
+    scattered about what their work explains: a standard deviation.
     """
 
     information: tuple[tuple[float, ...], ...] = ()
@@ -62,6 +66,7 @@ class ExpectedTime:
     recent: tuple[float, ...] = ()
     errors: tuple[float, ...] = ()
     pending: tuple[tuple[float, ...], ...] = ()
+    scale: float = math.inf
 
     def new_stream(self) -> ExpectedTime:
         """The same knowledge of the work, for a job whose level is not known."""
@@ -70,7 +75,8 @@ class ExpectedTime:
 
     def to_json(self) -> str:
         """The state as JSON text: at most some 120 kB."""
-        return json.dumps({name: getattr(self, name) for name in self.__dataclass_fields__})
+        state = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return json.dumps(state | {"scale": None if math.isinf(self.scale) else self.scale})
 
     @staticmethod
     def from_json(text: str) -> ExpectedTime:
@@ -80,13 +86,14 @@ class ExpectedTime:
             information=_rows(state["information"]),
             **{name: tuple(map(float, state[name])) for name in ("moments", "recent", "errors")},
             pending=_rows(state["pending"]),
+            scale=math.inf if state.get("scale") is None else float(state["scale"]),
         )
         sizes = {len(model.moments), len(model.information), *map(len, model.information)} - {0}
         if sizes - {_FEATURES} or {len(row) for row in model.pending} - {_FEATURES + 1}:
             raise ValueError("it is of another version")
         sums = np.array([*model.moments, *(value for row in (*model.information, *model.pending) for value in row)])
         logs = np.array([*model.recent, *model.errors])
-        if not ((np.abs(sums) <= _MOST_SUM).all() and (np.abs(logs) <= 2 * MOST_LOG).all()):
+        if not ((np.abs(sums) <= _MOST_SUM).all() and (np.abs(logs) <= 2 * MOST_LOG).all() and model.scale > 0):
             raise ValueError("no such numbers are learnt")
         if (
             model.information
@@ -146,9 +153,9 @@ def observe(
     parts, start = [], 0
     while start < len(log_time):
         part = slice(start, start + LEARN_CYCLES - len(model.pending))
-        residual = _residual(model, work[part], log_time[part])
+        residual, near = _residual(model, work[part], log_time[part])
         level = _levels(model.recent, residual)
-        now, model = _at_level(model, log_time[part], residual, level, coverage)
+        now, model = _at_level(model, log_time[part], residual, level, coverage, near)
         parts.append(now)
         # Work that is not known may be learned before there is a level, and other work is not.
         level = np.where(np.isnan(residual), np.nan_to_num(level), level)
@@ -158,14 +165,47 @@ def observe(
     return Expectation(*columns), model
 
 
-def _residual(model: ExpectedTime, work: Floats, log_time: Floats) -> Floats:
+@dataclass(frozen=True)
+class _Near:
+    """Of cycles whose batch is new and near to a known one: the residual as if it were that one, else not a number.
+
+    `slack` is by how much more the batch may explain; it is negative where it is smaller than the known one.
+    """
+
+    residual: Floats
+    slack: Floats
+
+
+def _residual(model: ExpectedTime, work: Floats, log_time: Floats) -> tuple[Floats, _Near]:
     """Logarithms of times without what their work explains; not a number where the work is unlike all before."""
+    n = len(log_time)
     if not model.information:
-        return np.full(len(log_time), np.nan)
-    information = np.array(model.information) + _PRIOR
-    spread = np.linalg.solve(information, work.T).T
-    residual = np.clip(log_time - spread @ np.array(model.moments), -MOST_LOG, MOST_LOG)
-    return np.where((spread * work).sum(axis=1) <= _MOST_LEVERAGE, residual, np.nan)
+        return np.full(n, np.nan), _Near(np.full(n, np.nan), np.zeros(n))
+    near, slack = _nearest(np.array(model.information), work)
+    rows = np.concatenate([work, near])
+    spread = np.linalg.solve(np.array(model.information) + _PRIOR, rows.T).T
+    precise = min((_PRECISE / model.scale) ** 2, _MOST_OF_PRECISE)
+    is_known = (spread * rows).sum(axis=1) <= max(_MOST_LEVERAGE, precise)
+    residual = np.clip(np.tile(log_time, 2) - spread @ np.array(model.moments), -MOST_LOG, MOST_LOG)
+    own, of_near = np.where(is_known, residual, np.nan).reshape(2, n)
+    return own, _Near(np.where(np.isnan(own), of_near, np.nan), slack)
+
+
+def _nearest(information: Floats, work: Floats) -> tuple[Floats, Floats]:
+    """Each cycle's work with the mean batch of those learned that are near to it, and the logarithm of their ratio."""
+    n_knots = len(_KNOTS)
+    hats = work[:, :n_knots]
+    size = hats @ _KNOTS
+    # Hats of a cycle sum to 1 and have its logarithm as mean, so sums over learned cycles have their mean.
+    learned = information[:n_knots, :n_knots].sum(axis=1)
+    is_near = np.abs(np.arange(n_knots) - hats.argmax(axis=1)[:, None]) <= 1
+    weights = np.where(is_near, learned, 0.0)
+    total = weights.sum(axis=1)
+    mean = np.where(total > 0, weights @ _KNOTS / np.maximum(total, 1e-300), size)
+    near = work.copy()
+    near[:, :n_knots] = np.stack([np.interp(mean, _KNOTS, one) for one in np.eye(n_knots)], axis=1)
+    near[:, n_knots] *= np.exp(mean - size)
+    return near, size - mean
 
 
 def _levels(recent: tuple[float, ...], residual: Floats) -> Floats:
@@ -182,10 +222,15 @@ def _levels(recent: tuple[float, ...], residual: Floats) -> Floats:
 
 
 def _at_level(
-    model: ExpectedTime, log_time: Floats, residual: Floats, level: Floats, coverage: float
+    model: ExpectedTime, log_time: Floats, residual: Floats, level: Floats, coverage: float, near: _Near | None = None
 ) -> tuple[Expectation, ExpectedTime]:
     """What is expected where residuals are known, by their level; and the model that has these."""
     error = residual - level
+    if near is not None:
+        off = near.residual - level
+        error = np.where(
+            np.isnan(residual), off - np.clip(off, np.minimum(near.slack, 0.0), np.maximum(near.slack, 0.0)), error
+        )
     margins = np.quantile(model.errors, [(1 - coverage) / 2, (1 + coverage) / 2]) if model.errors else [np.nan] * 2
     expected = np.exp(np.minimum(log_time - error, MOST_LOG))
     after = replace(
@@ -193,7 +238,8 @@ def _at_level(
         recent=(model.recent + tuple(residual[~np.isnan(residual)].tolist()))[-LEVEL_CYCLES:],
         errors=(model.errors + tuple(error[~np.isnan(error)].tolist()))[-_INTERVAL_CYCLES:],
     )
-    return Expectation(expected, expected * np.exp(margins[0]), expected * np.exp(margins[1]), error, residual), after
+    log = residual if near is None else np.where(np.isnan(residual), error + level, residual)
+    return Expectation(expected, expected * np.exp(margins[0]), expected * np.exp(margins[1]), error, log), after
 
 
 def _learn(model: ExpectedTime, work: Floats, time: Floats) -> ExpectedTime:
@@ -218,4 +264,5 @@ def _learn(model: ExpectedTime, work: Floats, time: Floats) -> ExpectedTime:
         information=_rows((share * information).tolist()),
         moments=tuple((share * moments).tolist()),
         pending=(),
+        scale=scale,
     )

@@ -1,7 +1,8 @@
 """Watches the steps of a recorded job, and asks its recording for causes.
 
 At an alarm the recording, if it keeps the last seconds, dumps them with a profile of the next steps of all ranks, and
-`compare` says what caused the difference from the profile of the job's first steps.
+`compare` says what caused the difference from the profile of the job's first steps. Without a profiler, it compares the
+slow steps with those right before them.
 """
 
 from __future__ import annotations
@@ -11,18 +12,14 @@ import shutil
 import subprocess
 import sys
 import time
-from collections import deque
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from stepscope.core.errors import StepscopeError
 from stepscope.record import dump
 from stepscope.record.counters.writer import NAME as COUNTERS
 from stepscope.record.system import meta
-from stepscope.watching import core_waits
+from stepscope.watching import core_waits, slow_part
 from stepscope.watching.alarms import SLOW_CYCLES, SLOW_MOST
-from stepscope.watching.core_waits import Step
 from stepscope.watching.streams import Cycles
 from stepscope.watching.watcher import Wording
 
@@ -30,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from stepscope.record.step_times import RunningJob
+    from stepscope.record.step_times import RunningJob, TimedStep
     from stepscope.watching.streams import Stream
 
 #: A job has ended when it has no steps for so long, or never had one for the second.
@@ -42,7 +39,7 @@ _DUMP_S, _COMPARE_S = 120.0, 300.0
 #: Bytes without which a disk is full.
 _ROOM = 4096
 _FIELDS = ("category", "certainty", "statement", "rank", "explained_ns", "gain", "evidence", "advice")
-#: Steps that are remembered, of each process; how many of them are the slow ones of each kind of alarm.
+#: Steps that are looked at, of each process; how many of them are the slow ones of each kind of alarm.
 _HISTORY, _SLOW = 8192, {"stall": 1, "slow": SLOW_MOST, "creep": 64}
 
 
@@ -66,7 +63,8 @@ class JobSource:
         #: When a reading first found no process; until one is found, when the watch began.
         self._gone_since: float | None = time.monotonic()
         self._gone_s = 0.0
-        self._recent: dict[str, tuple[int, deque[Step]]] = {}
+        #: Process and number of marks so far of each stream.
+        self._marks: dict[str, tuple[int, int]] = {}
 
     def is_over(self) -> bool:
         """Whether the recording or all processes with steps have ended."""
@@ -84,19 +82,8 @@ class JobSource:
         self._has_steps = self._has_steps or any(row.n for row in rows)
         names = (f"rank {row.rank}" if row.rank >= 0 else f"process {i}" for i, row in enumerate(rows, 1))
         cycles = [Cycles(name, row.pid, row.n, row.times_ns, row.counts) for name, row in zip(names, rows, strict=True)]
-        for one in cycles:
-            self._remember(one, time.time())
+        self._marks |= {one.stream: (one.epoch, one.n) for one in cycles}
         return cycles
-
-    def _remember(self, new: Cycles, now_s: float) -> None:
-        """Keep the new steps of a process, the last of which ended now."""
-        pid, recent = self._recent.get(new.stream, (new.epoch, deque[Step](maxlen=_HISTORY)))
-        if pid != new.epoch:
-            recent.clear()
-        self._recent[new.stream] = new.epoch, recent
-        spans_s = np.array(new.times_ns) * np.array(new.counts) / 1e9
-        ends_s = now_s - (spans_s.sum() - np.cumsum(spans_s))
-        recent.extend(map(Step, ends_s.tolist(), new.times_ns, new.counts))
 
     def status(self) -> str:
         """That the disk of the recording is full, if it is: a job keeps its steps until there is room."""
@@ -108,7 +95,8 @@ class JobSource:
 
     def cause(self, alarm: dict[str, Any]) -> dict[str, Any]:
         """The cause by a dump, and its comparison with the minute before and the job's first steps: takes minutes."""
-        from_s, until_s = self._slow_steps(alarm)
+        read = dict(self._marks)
+        pid, n = read[alarm["stream"]]
         try:
             folder = dump(self._job.folder)
         except StepscopeError as error:
@@ -116,17 +104,29 @@ class JobSource:
         deadline = time.monotonic() + _DUMP_S
         while _is_open(folder) and time.monotonic() < deadline:
             time.sleep(0.2)
-        pid, recent = self._recent[alarm["stream"]]
-        waits = core_waits.cause_of(folder / COUNTERS, pid, list(recent), from_s, until_s)
-        return {**_compared(self._job.folder, folder, waits), "dump": str(folder)}
+        first, steps = self._job.timed_steps(pid, _HISTORY)
+        slow = _slow_steps(alarm, steps[: max(n - first, 0)])
+        if not slow:
+            return {"text": "cause unknown: the times of its steps are gone", "causes": [], "dump": str(folder)}
+        from_s, until_s = slow[0].begin_s, slow[-1].end_s
+        waits = core_waits.cause_of(folder / COUNTERS, pid, steps, from_s, until_s)
+        base, other = self._job.folder, folder
+        if not slow_part.has_profile(folder):
+            until_s = slow_part.slow_until(steps, from_s, until_s)
+            of_each = {each: self._job.timed_steps(each, _HISTORY)[1] for each, _ in read.values()}
+            try:
+                base, other = slow_part.cut(folder, of_each, pid, from_s, until_s) or (base, other)
+            except OSError as error:
+                return {"text": f"cause unknown: cannot write beside {folder}: {error.strerror}", "causes": []}
+        return {**_compared(base, other, folder, waits), "dump": str(folder)}
 
-    def _slow_steps(self, alarm: dict[str, Any]) -> tuple[float, float]:
-        """When the first slow step of an alarm began, and when the last one so far ended; seconds since 1970."""
-        steps = list(self._recent[alarm["stream"]][1])
-        if alarm["kind"] == "stall":
-            stall = next((one for one in reversed(steps) if one.time_ns == alarm["step_ns"]), steps[-1])
-            return stall.begin_s, stall.end_s
-        return steps[-_SLOW[alarm["kind"]] :][0].begin_s, steps[-1].end_s
+
+def _slow_steps(alarm: dict[str, Any], steps: list[TimedStep]) -> list[TimedStep]:
+    """The slow steps of an alarm, of those that were made until then."""
+    if alarm["kind"] == "stall":
+        stalls = [one for one in steps if one.time_ns == alarm["step_ns"]]
+        return (stalls or steps)[-1:]
+    return steps[-_SLOW[alarm["kind"]] :]
 
 
 def _is_open(folder: Path) -> bool:
@@ -136,8 +136,8 @@ def _is_open(folder: Path) -> bool:
         return True
 
 
-def _compared(base: Path, other: Path, waits: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Verdict and causes of a dump against the recording, and the page that shows them.
+def _compared(base: Path, other: Path, folder: Path, waits: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Verdict and causes of slow steps against others, and the page that shows them, beside the dump in `folder`.
 
     `waits` is the cause that is known already; it is the first.
     """
@@ -147,14 +147,14 @@ def _compared(base: Path, other: Path, waits: dict[str, Any] | None = None) -> d
         result = json.loads(done.stdout)
     except ValueError:
         why = next((line for line in done.stderr.splitlines() if line.startswith("error: ")), "the comparison failed")
-        unknown, where = f"cause unknown: {why.removeprefix('error: ')}", f"see stepscope report {other}"
+        unknown, where = f"cause unknown: {why.removeprefix('error: ')}", f"see stepscope report {folder}"
     else:
         verdict = result["verdict"]
         named = [{name: one[name] for name in _FIELDS} for one in result["causes"]]
         causes += [one for one in named if not waits or one["category"] != waits["category"]]
         is_over = verdict == "no_difference"
         unknown = "cause unknown: the next steps took their usual time" if is_over else "cause unknown"
-        path = other.with_name(f"{other.name}.html")
+        path = folder.with_name(f"{folder.name}.html")
         page = str(path) if _compare(base, other, "--output", str(path), "--force").returncode == 0 else None
         where = f"see {page}" if page else f"see stepscope compare {base} {other}"
     first = causes[0] if causes else {"category": "none"}
