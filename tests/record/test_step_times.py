@@ -83,3 +83,20 @@ def test_a_folder_without_a_running_recording_is_refused(tmp_path, monkeypatch):
         RunningJob.open(file)
     with pytest.raises(StepscopeError, match="is not recorded"):
         RunningJob.of_process(os.getpid())
+
+
+def test_the_last_steps_have_their_times_and_can_be_written_again(tmp_path, steps):
+    steps(5, 7, 100, 8, 9)
+    first, timed = RunningJob(tmp_path).timed_steps(os.getpid(), 3)
+    assert first == 1
+    assert [(step.time_ns, step.n_steps) for step in timed] == [(0, 1), (8000, 1), (9000, 1)]
+    ends = [round((step.end_s - timed[-1].end_s) * 1e6) for step in timed]
+    assert ends == [-17, -9, 0]
+    assert timed[-1].begin_s == pytest.approx(timed[-2].end_s, abs=1e-6)
+    again = tmp_path / "again"
+    again.mkdir()
+    step_times.write_steps(again, os.getpid(), timed[1:])
+    _, written = RunningJob(again).timed_steps(os.getpid(), 3)
+    assert [step.time_ns for step in written] == [8000, 9000]
+    assert written[-1].end_s == pytest.approx(timed[-1].end_s, abs=2e-6)
+    assert RunningJob(again).timed_steps(1, 3) == (0, [])

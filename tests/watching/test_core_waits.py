@@ -7,7 +7,7 @@ import gzip
 import pytest
 
 from stepscope.record.step_times import TimedStep
-from stepscope.watching.core_waits import cause_of
+from stepscope.watching.core_waits import cause_of, in_words, stretches_of
 
 HEAD = "ts_ns,metric,unit,device,value\n"
 
@@ -37,7 +37,9 @@ def _minute(folder, usual, slow):
 )
 def test_longer_waits_for_a_core_explain_slow_steps(tmp_path, usual, slow, explained_ms):
     path, steps = _minute(tmp_path, usual, slow)
-    cause = cause_of(path, 7, steps, 10.0, 14.0)
+    stretches = stretches_of(path, 7, steps, 10.0, 14.0)
+    assert stretches is not None
+    cause = cause_of(*stretches)
     if explained_ms is None:
         assert cause is None
     else:
@@ -49,6 +51,15 @@ def test_longer_waits_for_a_core_explain_slow_steps(tmp_path, usual, slow, expla
 
 def test_nothing_is_said_of_another_process_or_without_counters(tmp_path):
     path, steps = _minute(tmp_path, (0.1, 0.9), (0.54, 0.46))
-    assert cause_of(path, 8, steps, 10.0, 14.0) is None
-    assert cause_of(tmp_path / "none", 7, steps, 10.0, 14.0) is None
-    assert cause_of(path, 7, steps[95:], 10.0, 14.0) is None
+    assert stretches_of(path, 8, steps, 10.0, 14.0) is None
+    assert stretches_of(tmp_path / "none", 7, steps, 10.0, 14.0) is None
+    assert stretches_of(path, 7, steps[95:], 10.0, 14.0) is None
+
+
+def test_what_waits_for_no_core_is_said(tmp_path):
+    path, steps = _minute(tmp_path, (0.1, 0.8), (0.05, 0.45))
+    stretches = stretches_of(path, 7, steps, 10.0, 14.0)
+    assert stretches is not None
+    text = in_words(*stretches)
+    assert text.startswith("per step the process ran 80 ms → 9")
+    assert text.split("something else ")[1].split(" → ")[0] == "10 ms"

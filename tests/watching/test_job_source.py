@@ -12,6 +12,7 @@ import pytest
 from stepscope.core.errors import StepscopeError
 from stepscope.record.step_times import Steps, TimedStep
 from stepscope.watching import job_source
+from stepscope.watching.core_waits import Stretch
 from stepscope.watching.job_source import JobSource
 from stepscope.watching.streams import Cycles, Stream
 
@@ -133,11 +134,13 @@ def test_waits_for_a_core_in_the_slow_steps_are_the_first_cause(tmp_path, monkey
     Compare(monkeypatch, tmp_path, json.dumps({"causes": [], "verdict": "no_difference"}))
     asked = []
 
-    def cause_of(*given):
+    def stretches_of(*given):
         asked.append(given)
-        return {"category": "cpu_contention", "certainty": "likely", "statement": "It waited."}
+        return Stretch(100.0, 0.0, 90.0), Stretch(200.0, 100.0, 90.0)
 
-    monkeypatch.setattr(job_source.core_waits, "cause_of", cause_of)
+    cause = {"category": "cpu_contention", "certainty": "likely", "statement": "It waited."}
+    monkeypatch.setattr(job_source.core_waits, "stretches_of", stretches_of)
+    monkeypatch.setattr(job_source.core_waits, "cause_of", lambda *_: cause)
     event = _alarmed(tmp_path).cause(ALARM)
     [(counters, pid, steps, from_s, until_s)] = asked
     assert (counters, pid) == (tmp_path / "dump" / "counters.csv.gz", 7)

@@ -74,3 +74,16 @@ def test_a_state_that_cannot_be_written_is_reported_once(tmp_path):
     watch.save()
     watch.save()
     assert [event["event"] for event in events] == ["problem"]
+
+
+def test_an_alarm_soon_after_another_is_reported_if_it_is_much_larger(tmp_path):
+    events, source = [], Source()
+    source.times[:, 2000:] /= 1.5
+    source.times[:, 1000:1260] *= 1.1
+    source.times[:, 1400:1700] *= 1.15
+    source.times[:, 1800:] *= 2.0
+    watch = Watcher(source, tmp_path / "state", 1e-6, events.append, least=0.05)
+    for _ in range(21):
+        watch.tick()
+    slow = [event for event in events if event["event"] == "alarm" and event["kind"] == "slow"]
+    assert [event["step"] // 100 for event in slow] == [10, 18]

@@ -28,6 +28,8 @@ _SECONDS = {"hour": 3600.0, "day": 86_400.0, "week": 604_800.0, "month": 2_592_0
 #: How long the watch may take after the job's end, to finish looking for a cause.
 _LAST_S = 180.0
 _KEEP_S, _MOST_DUMPS = 60.0, 20
+#: Half of what `record` reads: a watch runs for days, and takes less than a hundredth of a core.
+_HZ = 10.0
 
 
 def command(
@@ -125,7 +127,7 @@ def _run(command_line: list[str], folder: str, options: list[str], *, force: boo
 
     threading.Thread(target=look_after, daemon=True).start()
     try:
-        done = record.run(command_line, folder, ring=ring, force=force)
+        done = record.run(command_line, folder, hz=_HZ, ring=ring, force=force)
         ended.set()
         watcher.wait(_LAST_S)
     except subprocess.TimeoutExpired:

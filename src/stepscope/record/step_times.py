@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 #: As startup/_stepscope_step_times.py writes them: magic, Unix time, clock, process, rank; then a mark each.
 _HEADER, _MARK = struct.Struct("<8sqqii"), struct.Struct("<IHBB")
-_MAGIC, _SOURCE = b"STEPEND1", 1
+_MAGIC, _SOURCE = b"STEPEND1", 3
 _NAME = re.compile(r"pid(\d{1,10})(\.loop)?\.steps")
 #: How long to wait for a folder that a recorder is about to make, and for the recording to begin in one that is there.
 _APPEARS_S, _BEGINS_S, _PAUSE_S = 20.0, 2.0, 0.1

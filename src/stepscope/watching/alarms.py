@@ -50,8 +50,9 @@ _STALL = 6.0
 _UNREST = 0.5
 #: While few blocks are known, a single cycle must take so many times what was expected to be worth an alarm.
 _EARLY_STALL = 3.0
-#: Medians whose mean is what was usual for `creep`.
-_USUAL = 32
+#: Medians whose mean is what was usual for `creep`. A change of level that was reported is what is usual from then on,
+#: and no creeping growth: the median of cycles before and after it is left out.
+_USUAL, _MIXED = 32, -1
 
 
 @dataclass(frozen=True)
@@ -203,7 +204,8 @@ class StreamTest:
     stall: Tail = Tail(_BLOCK["stall"], most_times=_MOST_TIMES_STALL)
     slow: Tail = Tail(_BLOCK["slow"])
     creep: Tail = Tail(_BLOCK["creep"], _HELD // 4)
-    #: The last errors; times since the last full median of `creep`; that statistic's usual, of how many medians.
+    #: The last errors; times since the last full median of `creep`; that statistic's usual, of how many medians (-1: the
+    #: next one is left out).
     errors: tuple[float, ...] = ()
     times: tuple[float, ...] = ()
     usual: float = 0.0
@@ -226,7 +228,7 @@ class StreamTest:
         lists: dict[str, Any] = {name: tuple(map(_log, state[name])) for name in ("errors", "times")}
         if len(lists["errors"]) >= SLOW_CYCLES or len(lists["times"]) >= CREEP_CYCLES:
             raise ValueError("a window is longer than it is")
-        n_usual = _whole(state["n_usual"], _USUAL + 1)
+        n_usual = _whole(state["n_usual"] - _MIXED, _USUAL + 1 - _MIXED) + _MIXED
         return replace(StreamTest(**tails), **lists, usual=_log(state["usual"]), n_usual=n_usual)
 
 
@@ -365,9 +367,8 @@ def _alarms_of_part(
     changes = {int(np.searchsorted(ends, row[1])) for row in rows if row[0] == "slow"}
     creep, usual, n_usual = test.creep, test.usual, test.n_usual
     for i, level in enumerate(levels):
-        # A change of level that was reported is what is usual from then on, and no creeping growth.
-        if i in changes or i - 1 in changes:
-            n_usual = 0
+        if i in changes:
+            n_usual = _MIXED
         elif n_usual >= _USUAL // 4:
             value = level - usual
             at, exceeded, creep = _through(creep, np.array([value]), _share("creep", rate), floor)
@@ -375,7 +376,9 @@ def _alarms_of_part(
                 rows.append(("creep", int(ends[i]), value, exceeded[0]))
                 n_usual = 0
         n_usual = min(n_usual + 1, _USUAL)
-        usual += (level - usual) / n_usual
+        usual += (level - usual) / max(n_usual, 1)
+    if n_medians in changes:
+        n_usual = _MIXED
     after = StreamTest(
         stall,
         slow,

@@ -36,11 +36,13 @@ class Stretch(NamedTuple):
     ran: float
 
 
-def cause_of(counters: Path, pid: int, steps: Sequence[TimedStep], from_s: float, until_s: float) -> dict[str, Any] | None:
-    """The cause `cpu_contention` if waits for a core explain the slow steps; null if they do not, or nothing is known.
+def stretches_of(
+    counters: Path, pid: int, steps: Sequence[TimedStep], from_s: float, until_s: float
+) -> tuple[Stretch, Stretch] | None:
+    """The means of the steps before the slow ones, and of these; null if nothing is known of either.
 
-    `steps` are in order of time; those that ended after `from_s` and until `until_s` are the slow ones. Fields are
-    those of a cause of `compare`. `counters` is the file of a dump, in Unix time.
+    `steps` are in order of time; those that ended after `from_s` and until `until_s` are the slow ones. `counters` is
+    the file of a dump, in Unix time.
     """
     rows = _samples(counters, pid)
     known = [one for one in steps if one.time_ns > 0]
@@ -48,7 +50,7 @@ def cause_of(counters: Path, pid: int, steps: Sequence[TimedStep], from_s: float
     if rows is None or rows.is_empty() or len(before) < _LEAST_STEPS:
         return None
     usual, slow = _stretch(rows, before), _stretch(rows, [one for one in known if from_s < one.end_s <= until_s])
-    return None if usual is None or slow is None else _judged(usual, slow)
+    return None if usual is None or slow is None else (usual, slow)
 
 
 def _samples(path: Path, pid: int) -> pl.DataFrame | None:
@@ -75,7 +77,26 @@ def _stretch(rows: pl.DataFrame, steps: Sequence[TimedStep]) -> Stretch | None:
     return Stretch(step, step * shares[_WAITED], step * shares[_RAN])
 
 
-def _judged(usual: Stretch, slow: Stretch) -> dict[str, Any] | None:
+def in_words(usual: Stretch, slow: Stretch) -> str:
+    """Where the time of the slow steps went, as far as counters tell.
+
+    Threads that run at the same time leave less of a step for other waits than it has.
+    """
+    parts = {
+        "ran": (usual.ran, slow.ran),
+        "waited for a core": (usual.waited, slow.waited),
+        "slept or waited for something else": (_rest(usual), _rest(slow)),
+    }
+    texts = [f"{name} {duration(before)} → {duration(since)}" for name, (before, since) in parts.items()]
+    return f"per step the process {texts[0]}, {texts[1]}, {texts[2]}"
+
+
+def _rest(one: Stretch) -> float:
+    return max(one.step - one.ran - one.waited, 0.0)
+
+
+def cause_of(usual: Stretch, slow: Stretch) -> dict[str, Any] | None:
+    """The cause `cpu_contention` if waits for a core explain the slow steps, with the fields of one of `compare`."""
     longer = slow.step - usual.step
     # On a machine that is as busy as before, more work waits more. Threads of the process wait for each other too, at
     # most as long as they run more.

@@ -109,7 +109,6 @@ class JobSource:
         if not slow:
             return {"text": "cause unknown: the times of its steps are gone", "causes": [], "dump": str(folder)}
         from_s, until_s = slow[0].begin_s, slow[-1].end_s
-        waits = core_waits.cause_of(folder / COUNTERS, pid, steps, from_s, until_s)
         base, other = self._job.folder, folder
         if not slow_part.has_profile(folder):
             until_s = slow_part.slow_until(steps, from_s, until_s)
@@ -118,7 +117,10 @@ class JobSource:
                 base, other = slow_part.cut(folder, of_each, pid, from_s, until_s) or (base, other)
             except OSError as error:
                 return {"text": f"cause unknown: cannot write beside {folder}: {error.strerror}", "causes": []}
-        return {**_compared(base, other, folder, waits), "dump": str(folder)}
+        stretches = core_waits.stretches_of(folder / COUNTERS, pid, steps, from_s, until_s)
+        waits = stretches and core_waits.cause_of(*stretches)
+        where_it_went = f": {core_waits.in_words(*stretches)}" if stretches else ""
+        return {**_compared(base, other, folder, waits, where_it_went), "dump": str(folder)}
 
 
 def _slow_steps(alarm: dict[str, Any], steps: list[TimedStep]) -> list[TimedStep]:
@@ -136,10 +138,12 @@ def _is_open(folder: Path) -> bool:
         return True
 
 
-def _compared(base: Path, other: Path, folder: Path, waits: dict[str, Any] | None = None) -> dict[str, Any]:
+def _compared(
+    base: Path, other: Path, folder: Path, waits: dict[str, Any] | None = None, where_it_went: str = ""
+) -> dict[str, Any]:
     """Verdict and causes of slow steps against others, and the page that shows them, beside the dump in `folder`.
 
-    `waits` is the cause that is known already; it is the first.
+    `waits` is the cause that is known already; it is the first. `where_it_went` is said of an unknown one.
     """
     done = _compare(base, other, "--format", "json")
     causes, verdict, page = [] if waits is None else [waits], None, None
@@ -153,7 +157,7 @@ def _compared(base: Path, other: Path, folder: Path, waits: dict[str, Any] | Non
         named = [{name: one[name] for name in _FIELDS} for one in result["causes"]]
         causes += [one for one in named if not waits or one["category"] != waits["category"]]
         is_over = verdict == "no_difference"
-        unknown = "cause unknown: the next steps took their usual time" if is_over else "cause unknown"
+        unknown = "cause unknown: the next steps took their usual time" if is_over else f"cause unknown{where_it_went}"
         path = folder.with_name(f"{folder.name}.html")
         page = str(path) if _compare(base, other, "--output", str(path), "--force").returncode == 0 else None
         where = f"see {page}" if page else f"see stepscope compare {base} {other}"

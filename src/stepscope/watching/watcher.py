@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from stepscope.watching.alarms import Alarm
 
 _TICK_S, _MINUTE_S = 1.0, 60.0
-#: Alarms of a kind that follow within this time, of whatever stream, belong to the one that was reported.
-_SAME_S = 30.0
+#: Alarms of a kind that follow within this time, of whatever stream, belong to the one that was reported; unless they
+#: are so many times as large, as logarithms of ratios.
+_SAME_S, _MUCH_LARGER = 30.0, 2.0
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,8 @@ class Watcher:
         self._minute: list[float] = []
         self._interval = np.full(3, np.nan)
         self._n_alarms = 0
-        self._reported: dict[str, float] = {}
+        #: When an alarm of a kind was last reported, and its ratio.
+        self._reported: dict[str, tuple[float, float]] = {}
         self._is_saved = True
         self._diagnosis: threading.Thread | None = None
         self._judgements: queue.SimpleQueue[tuple[str, bool]] = queue.SimpleQueue()
@@ -131,8 +133,10 @@ class Watcher:
         if self._show is not None:
             self._show(tuple(self._now.values()))
         for kind, event in worst.items():
-            if time.monotonic() - self._reported.get(kind, -math.inf) > _SAME_S:
-                self._reported[kind] = time.monotonic()
+            reported_s, ratio = self._reported.get(kind, (-math.inf, 1.0))
+            is_larger = math.log(event["ratio"]) > _MUCH_LARGER * math.log(ratio)
+            if is_larger or time.monotonic() - reported_s > _SAME_S:
+                self._reported[kind] = time.monotonic(), event["ratio"]
                 self._n_alarms += 1
                 self._say(event)
                 self._diagnose(event)

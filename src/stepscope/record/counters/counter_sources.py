@@ -43,6 +43,8 @@ _THREADS_A_TICK = 64
 #: /proc/stat has a line for each core. With more cores than this it is read less often.
 _CORES_A_TICK = 32
 _MACHINE_HZ, _SWITCHES_HZ, _TREE_HZ, _SLOW_HZ = 10, 4, 2, 1
+#: The machine's files take as long as all others, and are read in every second tick at the most.
+_TICKS_A_MACHINE = 2
 _CORE_FILES = ("/proc/stat",)
 _MACHINE_FILES = (
     *(f"/proc/pressure/{resource}" for resource in ("cpu", "io", "memory")), "/proc/diskstats", "/proc/net/dev",
@@ -108,7 +110,7 @@ class CounterSources:
             self._update_processes()
         self._read_machine(number)
         with_threads = number % (1 + sum(self._n_threads.values()) // _THREADS_A_TICK) == 0
-        with_bytes, with_switches = self._is_due(number, _MACHINE_HZ), self._is_due(number, _SWITCHES_HZ)
+        with_bytes, with_switches = self._is_due(number, self._machine_hz), self._is_due(number, _SWITCHES_HZ)
         for watched in list(self._watched.values()):
             add = watched.add
             texts = self._read(watched.stat, *add[""])
@@ -126,9 +128,9 @@ class CounterSources:
                 self._read(thread_files(watched.process.pid, "status"), *add[" switches"])
 
     def _read_machine(self, number: int) -> None:
-        if self._is_due(number, _MACHINE_HZ / max(1, (os.cpu_count() or 1) // _CORES_A_TICK)):
+        if self._is_due(number, self._machine_hz / max(1, (os.cpu_count() or 1) // _CORES_A_TICK)):
             self._read(_CORE_FILES, "cores", cores)
-        if self._is_due(number, _MACHINE_HZ):
+        if self._is_due(number, self._machine_hz):
             self._read(_MACHINE_FILES, "machine", machine)
         if self._is_due(number, _SLOW_HZ):
             sample = sample_now()
@@ -162,6 +164,10 @@ class CounterSources:
             del self._before[group]
         for device in ended:
             self._n_threads.pop(device, None)
+
+    @property
+    def _machine_hz(self) -> float:
+        return min(_MACHINE_HZ, self.hz / _TICKS_A_MACHINE)
 
     def _is_due(self, number: int, hz: float) -> bool:
         every = max(1, round(self.hz / hz))
