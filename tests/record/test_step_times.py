@@ -87,7 +87,7 @@ def test_a_folder_without_a_running_recording_is_refused(tmp_path, monkeypatch):
 
 def test_the_last_steps_have_their_times_and_can_be_written_again(tmp_path, steps):
     steps(5, 7, 100, 8, 9)
-    first, timed = RunningJob(tmp_path).timed_steps(os.getpid(), 3)
+    first, timed = RunningJob(tmp_path).last_steps(os.getpid(), 3)
     assert first == 1
     assert [(step.time_ns, step.n_steps) for step in timed] == [(0, 1), (8000, 1), (9000, 1)]
     ends = [round((step.end_s - timed[-1].end_s) * 1e6) for step in timed]
@@ -96,7 +96,16 @@ def test_the_last_steps_have_their_times_and_can_be_written_again(tmp_path, step
     again = tmp_path / "again"
     again.mkdir()
     step_times.write_steps(again, os.getpid(), timed[1:])
-    _, written = RunningJob(again).timed_steps(os.getpid(), 3)
+    _, written = RunningJob(again).last_steps(os.getpid(), 3)
     assert [step.time_ns for step in written] == [8000, 9000]
     assert written[-1].end_s == pytest.approx(timed[-1].end_s, abs=2e-6)
-    assert RunningJob(again).timed_steps(1, 3) == (0, [])
+    assert RunningJob(again).last_steps(1, 3) == (0, [])
+    assert RunningJob(again).steps_within(os.getpid(), written[1].begin_s + 1e-6, 2e9) == written[1:]
+
+
+def test_a_pause_between_steps_that_are_written_is_none_of_them(tmp_path):
+    steps = [step_times.TimedStep(at, 10**9, 1) for at in (1000.0, 1001.0, 9000.0)]
+    step_times.write_steps(tmp_path, 7, steps)
+    _, written = RunningJob(tmp_path).last_steps(7, 99)
+    assert [(step.end_s, step.n_steps) for step in written if step.n_steps] == [(1000, 1), (1001, 1), (9000, 1)]
+    assert [step.time_ns for step in written] == [10**9, 10**9, 0, 0, 10**9]

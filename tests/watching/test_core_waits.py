@@ -7,7 +7,7 @@ import gzip
 import pytest
 
 from stepscope.record.step_times import TimedStep
-from stepscope.watching.core_waits import cause_of, in_words, stretches_of
+from stepscope.watching.core_waits import cause_of, sentence_of, stretches_of
 
 HEAD = "ts_ns,metric,unit,device,value\n"
 
@@ -60,6 +60,6 @@ def test_what_waits_for_no_core_is_said(tmp_path):
     path, steps = _minute(tmp_path, (0.1, 0.8), (0.05, 0.45))
     stretches = stretches_of(path, 7, steps, 10.0, 14.0)
     assert stretches is not None
-    text = in_words(*stretches)
+    text = sentence_of(*stretches)
     assert text.startswith("per step the process ran 80 ms → 9")
     assert text.split("something else ")[1].split(" → ")[0] == "10 ms"

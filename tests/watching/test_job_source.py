@@ -30,7 +30,7 @@ class Job:
     def is_recorded(self):
         return True
 
-    def timed_steps(self, _pid, _most):
+    def last_steps(self, _pid, _most):
         return 1, [TimedStep(50.0, 5, 1), TimedStep(51.0, 7, 1)]
 
 
@@ -73,6 +73,12 @@ def test_a_watch_that_got_no_core_for_a_while_goes_on(tmp_path, monkeypatch):
 def test_a_full_disk_is_said(monkeypatch, free, status):
     monkeypatch.setattr(job_source.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
     assert JobSource(Job(Path("run"))).status() == status
+
+
+@pytest.fixture(autouse=True)
+def _with_a_profiler(monkeypatch):
+    """No stacks are sampled of a job that has one."""
+    monkeypatch.setattr(job_source.stack_samples, "has_profiler", lambda _: True)
 
 
 def _alarmed(folder):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 
 from stepscope.watching.streams import Cycles, load_state
@@ -87,3 +89,23 @@ def test_an_alarm_soon_after_another_is_reported_if_it_is_much_larger(tmp_path):
         watch.tick()
     slow = [event for event in events if event["event"] == "alarm" and event["kind"] == "slow"]
     assert [event["step"] // 100 for event in slow] == [10, 18]
+
+
+def test_all_alarms_that_share_a_cause_are_judged_by_it(tmp_path):
+    source, said = Source(), threading.Event()
+
+    def cause(_alarm):
+        said.wait(5)
+        return {"text": "a fault", "causes": [], "is_usual": False}
+
+    source.cause = cause
+    watch = Watcher(source, tmp_path / "state", 1e-6, lambda _: None)
+    for _ in range(21):
+        watch.tick()
+    said.set()
+    watch._diagnosis.join()
+    before = {kind: getattr(watch._streams["rank 0"].test, kind).alarm for kind in ("stall", "slow")}
+    watch._judge()
+    after = {kind: getattr(watch._streams["rank 0"].test, kind).alarm for kind in ("stall", "slow")}
+    assert None not in before.values()
+    assert set(after.values()) == {None}

@@ -8,7 +8,7 @@ import struct
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stepscope.core.errors import StepscopeError
 from stepscope.record.system import meta
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 #: As startup/_stepscope_step_times.py writes them: magic, Unix time, clock, process, rank; then a mark each.
 _HEADER, _MARK = struct.Struct("<8sqqii"), struct.Struct("<IHBB")
-_MAGIC, _SOURCE = b"STEPEND1", 3
+_MAGIC, _SOURCE, _MOST_US = b"STEPEND1", 3, (1 << 32) - 1
+#: Less than this between two steps is no pause.
+_ROUNDED_US = 10
 _NAME = re.compile(r"pid(\d{1,10})(\.loop)?\.steps")
 #: How long to wait for a folder that a recorder is about to make, and for the recording to begin in one that is there.
 _APPEARS_S, _BEGINS_S, _PAUSE_S = 20.0, 2.0, 0.1
@@ -97,23 +99,31 @@ class RunningJob:
         rows = [_read(path, pid, since.get(pid, 0)) for pid, path in sorted(alive.items())]
         return [row for row in rows if row is not None]
 
-    def timed_steps(self, pid: int, most: int) -> tuple[int, list[TimedStep]]:
-        """The last marks of a process with their times, and how many were made before them; none if its file is gone."""
+    def last_steps(self, pid: int, most: int) -> tuple[int, list[TimedStep]]:
+        """How many marks a process made before its last `most`, and these with their times. None without a file."""
+        steps = self._timed(pid)
+        first = max(len(steps.took_us) - most, 0)
+        return first, steps.listed(slice(first, None))
+
+    def steps_within(self, pid: int, from_s: float, until_s: float) -> list[TimedStep]:
+        """The marks of a process that ended after a time and until another, in seconds since 1970."""
+        steps = self._timed(pid)
+        first, last = steps.ends_ns.searchsorted([int(from_s * 1e9), int(until_s * 1e9)], side="right")
+        return steps.listed(slice(int(first), int(last)))
+
+    def _timed(self, pid: int) -> _Timed:
+        # The recorder itself must do without numpy.
+        import numpy as np
+
         try:
             data = self._files()[pid].read_bytes()
             _, unix_ns, *_ = _HEADER.unpack_from(data)
         except (KeyError, OSError, struct.error):
-            return 0, []
-        marks = data[_HEADER.size :]
-        n = len(marks) // _MARK.size
-        first = max(n - most, 0)
-        # Its first field is a quarter of a mark.
-        end_ns = unix_ns + 1000 * sum(memoryview(marks[: first * _MARK.size]).cast("I")[::2])
-        steps = []
-        for took_us, n_steps, _, is_unlike in _MARK.iter_unpack(marks[first * _MARK.size : n * _MARK.size]):
-            end_ns += took_us * 1000
-            steps.append(TimedStep(end_ns / 1e9, _time_ns(took_us, n_steps, is_unlike), n_steps))
-        return first, steps
+            data, unix_ns = bytes(_HEADER.size), 0
+        dtype = np.dtype([("took_us", "<u4"), ("n", "<u2"), ("source", "u1"), ("is_unlike", "u1")])
+        marks = np.frombuffer(data, dtype, (len(data) - _HEADER.size) // _MARK.size, _HEADER.size)
+        ends_ns = unix_ns + np.cumsum(marks["took_us"].astype(np.int64)) * 1000
+        return _Timed(ends_ns, marks["took_us"], marks["n"], marks["is_unlike"])
 
     def _files(self) -> dict[int, Path]:
         """The file of each process; a job's own marks count before others."""
@@ -122,6 +132,19 @@ class RunningJob:
             if match := _NAME.fullmatch(path.name):
                 paths[int(match[1])] = path
         return paths
+
+
+class _Timed(NamedTuple):
+    """All marks of a process, as arrays: when each ended (ns since 1970), what the file has of it."""
+
+    ends_ns: Any
+    took_us: Any
+    n: Any
+    is_unlike: Any
+
+    def listed(self, part: slice) -> list[TimedStep]:
+        rows = zip(*(column[part].tolist() for column in self), strict=True)
+        return [TimedStep(end / 1e9, _time_ns(took, n, is_unlike), n) for end, took, n, is_unlike in rows]
 
 
 def _read(path: Path, pid: int, first: int) -> Steps | None:
@@ -144,10 +167,15 @@ def _time_ns(took_us: int, n_steps: int, is_unlike: int) -> int:
 
 def write_steps(folder: Path, pid: int, steps: Sequence[TimedStep]) -> None:
     """Write steps of a process, in order of time, as a recording has them. Raises OSError."""
-    begin_us = before_us = round(steps[0].begin_s * 1e6)
-    marks = [_HEADER.pack(_MAGIC, begin_us * 1000, 0, pid, -1)]
+    now_us = round(steps[0].begin_s * 1e6)
+    marks = [_HEADER.pack(_MAGIC, now_us * 1000, 0, pid, -1)]
     for step in steps:
-        end_us = round(step.end_s * 1e6)
-        marks.append(_MARK.pack(max(end_us - before_us, 0), step.n_steps, _SOURCE, not step.time_ns))
-        before_us = end_us
+        took_us = round(step.time_ns * step.n_steps / 1000)
+        pause_us = round(step.end_s * 1e6) - now_us - took_us
+        while pause_us > _ROUNDED_US:
+            part_us = min(pause_us, _MOST_US)
+            marks.append(_MARK.pack(part_us, 0, _SOURCE, 0))
+            now_us, pause_us = now_us + part_us, pause_us - part_us
+        marks.append(_MARK.pack(took_us, step.n_steps, _SOURCE, not took_us))
+        now_us += took_us
     (folder / f"pid{pid}.steps").write_bytes(b"".join(marks))

@@ -204,8 +204,8 @@ class StreamTest:
     stall: Tail = Tail(_BLOCK["stall"], most_times=_MOST_TIMES_STALL)
     slow: Tail = Tail(_BLOCK["slow"])
     creep: Tail = Tail(_BLOCK["creep"], _HELD // 4)
-    #: The last errors; times since the last full median of `creep`; that statistic's usual, of how many medians (-1: the
-    #: next one is left out).
+    #: The last errors; times since the last full median of `creep`; that statistic's usual, of how many medians
+    #: (`_MIXED`: the next one is left out).
     errors: tuple[float, ...] = ()
     times: tuple[float, ...] = ()
     usual: float = 0.0

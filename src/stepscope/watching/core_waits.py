@@ -77,7 +77,7 @@ def _stretch(rows: pl.DataFrame, steps: Sequence[TimedStep]) -> Stretch | None:
     return Stretch(step, step * shares[_WAITED], step * shares[_RAN])
 
 
-def in_words(usual: Stretch, slow: Stretch) -> str:
+def sentence_of(usual: Stretch, slow: Stretch) -> str:
     """Where the time of the slow steps went, as far as counters tell.
 
     Threads that run at the same time leave less of a step for other waits than it has.

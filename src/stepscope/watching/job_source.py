@@ -11,21 +11,23 @@ import json
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.errors import StepscopeError
 from stepscope.record import dump
 from stepscope.record.counters.writer import NAME as COUNTERS
+from stepscope.record.stacks.stack_file import NAME as STACKS
 from stepscope.record.system import meta
-from stepscope.watching import core_waits, slow_part
+from stepscope.watching import core_waits, slow_part, stack_samples
 from stepscope.watching.alarms import SLOW_CYCLES, SLOW_MOST
 from stepscope.watching.streams import Cycles
 from stepscope.watching.watcher import Wording
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+    from collections.abc import Mapping, Sequence
 
     from stepscope.record.step_times import RunningJob, TimedStep
     from stepscope.watching.streams import Stream
@@ -65,6 +67,7 @@ class JobSource:
         self._gone_s = 0.0
         #: Process and number of marks so far of each stream.
         self._marks: dict[str, tuple[int, int]] = {}
+        self._healthy = stack_samples.HealthyStacks(job.folder)
 
     def is_over(self) -> bool:
         """Whether the recording or all processes with steps have ended."""
@@ -83,6 +86,7 @@ class JobSource:
         names = (f"rank {row.rank}" if row.rank >= 0 else f"process {i}" for i, row in enumerate(rows, 1))
         cycles = [Cycles(name, row.pid, row.n, row.times_ns, row.counts) for name, row in zip(names, rows, strict=True)]
         self._marks |= {one.stream: (one.epoch, one.n) for one in cycles}
+        self._healthy.see((one.epoch, one.n) for one in cycles)
         return cycles
 
     def status(self) -> str:
@@ -98,29 +102,42 @@ class JobSource:
         read = dict(self._marks)
         pid, n = read[alarm["stream"]]
         try:
-            folder = dump(self._job.folder)
+            with tempfile.TemporaryDirectory(meta.PART, ".stacks-", self._job.folder) as stacks:
+                # The counters of the dump are to cover the time of the stacks.
+                if not stack_samples.has_profiler(self._job.folder):
+                    stack_samples.sample(Path(stacks), pid)
+                folder = dump(self._job.folder)
+                if Path(stacks, STACKS).exists():
+                    Path(stacks, STACKS).replace(folder / STACKS)
         except StepscopeError as error:
             return {"text": f"cause unknown: {error.message}", "causes": []}
+        except OSError as error:
+            return {"text": f"cause unknown: cannot write into {self._job.folder}: {error.strerror}", "causes": []}
         deadline = time.monotonic() + _DUMP_S
         while _is_open(folder) and time.monotonic() < deadline:
             time.sleep(0.2)
-        first, steps = self._job.timed_steps(pid, _HISTORY)
+        first, steps = self._job.last_steps(pid, _HISTORY)
         slow = _slow_steps(alarm, steps[: max(n - first, 0)])
         if not slow:
             return {"text": "cause unknown: the times of its steps are gone", "causes": [], "dump": str(folder)}
         from_s, until_s = slow[0].begin_s, slow[-1].end_s
-        base, other = self._job.folder, folder
+        compared: tuple[Path, Path] | None = self._job.folder, folder
         if not slow_part.has_profile(folder):
             until_s = slow_part.slow_until(steps, from_s, until_s)
-            of_each = {each: self._job.timed_steps(each, _HISTORY)[1] for each, _ in read.values()}
+            pids = [each for each, _ in read.values()]
             try:
-                base, other = slow_part.cut(folder, of_each, pid, from_s, until_s) or (base, other)
+                compared = slow_part.divided(self._job, folder, pids, pid, from_s, until_s)
             except OSError as error:
                 return {"text": f"cause unknown: cannot write beside {folder}: {error.strerror}", "causes": []}
         stretches = core_waits.stretches_of(folder / COUNTERS, pid, steps, from_s, until_s)
         waits = stretches and core_waits.cause_of(*stretches)
-        where_it_went = f": {core_waits.in_words(*stretches)}" if stretches else ""
-        return {**_compared(base, other, folder, waits, where_it_went), "dump": str(folder)}
+        where_it_went = f": {core_waits.sentence_of(*stretches)}" if stretches else ""
+        fields = (
+            _named(waits, f"see stepscope report {folder}", where_it_went)
+            if compared is None
+            else _compared(*compared, folder, waits, where_it_went)
+        )
+        return {**fields, "dump": str(folder)}
 
 
 def _slow_steps(alarm: dict[str, Any], steps: list[TimedStep]) -> list[TimedStep]:
@@ -139,32 +156,40 @@ def _is_open(folder: Path) -> bool:
 
 
 def _compared(
-    base: Path, other: Path, folder: Path, waits: dict[str, Any] | None = None, where_it_went: str = ""
+    base: Path, other: Path, folder: Path, waits: dict[str, Any] | None, where_it_went: str
 ) -> dict[str, Any]:
     """Verdict and causes of slow steps against others, and the page that shows them, beside the dump in `folder`.
 
     `waits` is the cause that is known already; it is the first. `where_it_went` is said of an unknown one.
     """
     done = _compare(base, other, "--format", "json")
-    causes, verdict, page = [] if waits is None else [waits], None, None
     try:
         result = json.loads(done.stdout)
     except ValueError:
         why = next((line for line in done.stderr.splitlines() if line.startswith("error: ")), "the comparison failed")
-        unknown, where = f"cause unknown: {why.removeprefix('error: ')}", f"see stepscope report {folder}"
-    else:
-        verdict = result["verdict"]
-        named = [{name: one[name] for name in _FIELDS} for one in result["causes"]]
-        causes += [one for one in named if not waits or one["category"] != waits["category"]]
-        is_over = verdict == "no_difference"
-        unknown = "cause unknown: the next steps took their usual time" if is_over else f"cause unknown{where_it_went}"
-        path = folder.with_name(f"{folder.name}.html")
-        page = str(path) if _compare(base, other, "--output", str(path), "--force").returncode == 0 else None
-        where = f"see {page}" if page else f"see stepscope compare {base} {other}"
+        return _named(waits, f"see stepscope report {folder}", f": {why.removeprefix('error: ')}")
+    path = folder.with_name(f"{folder.name}.html")
+    page = str(path) if _compare(base, other, "--output", str(path), "--force").returncode == 0 else None
+    where = f"see {page}" if page else f"see stepscope compare {base} {other}"
+    is_over = result["verdict"] == "no_difference"
+    why_unknown = ": the next steps took their usual time" if is_over else where_it_went
+    named = [{name: one[name] for name in _FIELDS} for one in result["causes"]]
+    return {**_named(waits, where, why_unknown, named), "verdict": result["verdict"], "page": page}
+
+
+def _named(
+    waits: dict[str, Any] | None, where: str, why_unknown: str, compared: Sequence[dict[str, Any]] = ()
+) -> dict[str, Any]:
+    """The fields of a cause: that of the waits for a core is the first of all."""
+    known = [waits] if waits else []
+    causes = [*known, *(one for one in compared if not waits or one["category"] != waits["category"])]
     first = causes[0] if causes else {"category": "none"}
-    text = f"cause, {first['certainty']}: {first['category']}: {first['statement']}" if causes else unknown
+    text = (
+        f"cause, {first['certainty']}: {first['category']}: {first['statement']}" if causes
+        else f"cause unknown{why_unknown}"
+    )  # fmt: skip
     is_usual = None if first["category"] in _ONLY_WHEN else first["category"] in _OF_THE_MACHINE
-    return {"text": f"{text}; {where}", "causes": causes, "verdict": verdict, "page": page, "is_usual": is_usual}
+    return {"text": f"{text}; {where}", "causes": causes, "verdict": None, "page": None, "is_usual": is_usual}
 
 
 def _compare(base: Path, other: Path, *options: str) -> subprocess.CompletedProcess[str]:

@@ -95,7 +95,9 @@ class Watcher:
         self._reported: dict[str, tuple[float, float]] = {}
         self._is_saved = True
         self._diagnosis: threading.Thread | None = None
-        self._judgements: queue.SimpleQueue[tuple[str, bool]] = queue.SimpleQueue()
+        #: Kinds of the alarms whose cause is looked for now.
+        self._diagnosed: set[str] = set()
+        self._judgements: queue.SimpleQueue[tuple[set[str], bool]] = queue.SimpleQueue()
 
     def run(self) -> None:
         """Watch until the source is over. Raises KeyboardInterrupt."""
@@ -181,13 +183,15 @@ class Watcher:
     def _diagnose(self, alarm: dict[str, Any]) -> None:
         """Look for the cause without holding up the watch. Alarms meanwhile share the one that is looked for."""
         if self._diagnosis is not None and self._diagnosis.is_alive():
+            self._diagnosed.add(alarm["kind"])
             return
+        self._diagnosed = diagnosed = {alarm["kind"]}
         about = {"event": "cause", **{name: alarm[name] for name in ("kind", "stream", "step")}}
 
         def look() -> None:
             fields = self._source.cause(alarm)
             if fields.get("is_usual") is not None:
-                self._judgements.put((alarm["kind"], fields["is_usual"]))
+                self._judgements.put((diagnosed, fields["is_usual"]))
             self._say(fields | about)
 
         self._diagnosis = threading.Thread(target=look, daemon=True)
@@ -196,9 +200,10 @@ class Watcher:
     def _judge(self) -> None:
         """Learn from the causes that were found: they hold for all streams with an alarm of that kind."""
         while not self._judgements.empty():
-            kind, is_usual = self._judgements.get()
-            for name, stream in self._streams.items():
-                self._streams[name] = replace(stream, test=stream.test.judged(kind, is_usual=is_usual))
+            kinds, is_usual = self._judgements.get()
+            for kind in kinds:
+                for name, stream in self._streams.items():
+                    self._streams[name] = replace(stream, test=stream.test.judged(kind, is_usual=is_usual))
 
     def _alarm_event(self, alarm: Alarm, new: Cycles, n_cycles: int, expected_ns: float) -> dict[str, Any]:
         # Some cycles have no time, and are no cycles of the test.

@@ -165,6 +165,22 @@ def test_without_a_profile_the_stack_shows_where_the_main_thread_is_more():
     assert causes_of(base, other) == ["host_overhead"]
 
 
+@pytest.mark.parametrize(
+    ("function", "category"),
+    [
+        ("fetch_batch (train.py)", "data_loading"), ("Loader.__next__ (data.py)", "data_loading"),
+        ("TextDataset.tokens (data.py)", "data_loading"), ("_load (data.py)", "data_loading"),
+        ("reader (log.py)", "host_overhead"), ("download (sync.py)", "host_overhead"),
+        ("overload.check (rules.py)", "host_overhead"), ("print_loader (train.py)", "host_overhead"),
+    ],
+)  # fmt: skip
+def test_a_function_that_gets_data_by_its_name_is_data_loading(function, category):
+    base, other = plain_loop(20.0, step=1.0), plain_loop(28.0, **{"step": 0.7, function: 0.3})
+    (cause,) = compare_runs([[base]], [[other]]).causes
+    assert cause.category == category
+    assert function in cause.statement
+
+
 def test_a_compiler_in_samples_of_the_stack_is_compilation_and_not_where_time_goes():
     compiler = "backend_compile_and_load (jax/_src/compiler.py)"
     base, other = plain_loop(20.0, waits=1.0), plain_loop(28.0, **{"waits": 0.7, compiler: 0.3})

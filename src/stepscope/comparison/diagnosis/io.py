@@ -5,6 +5,7 @@ from __future__ import annotations
 from stepscope.comparison.diagnosis.case import Judgement, Missing, Rule, View, not_grown
 from stepscope.comparison.diagnosis.change import ABSENT, Change, evidence, moved, span
 from stepscope.comparison.diagnosis.cores import ran, waited
+from stepscope.comparison.diagnosis.sampled import fetching, grown, is_sampled, time_in
 from stepscope.comparison.model import LOADING, PROCESS, Evidence, RuledOut
 from stepscope.core import units
 
@@ -99,11 +100,14 @@ def data_loading(view: View) -> Judgement:
     """The loop waits for its next batch.
 
     Necessary: the part of the cycle in which the loader's next() is open and the device is idle grew by 3 % of a cycle.
-    Time that device work hides belongs to other parts and does not count.
+    Time that device work hides belongs to other parts and does not count. Without a profile: samples of its stack show
+    the main thread in a function that gets data, as its name says, for that much longer.
     """
     name = "data_loading"
     loading = view.part(LOADING)
     if LOADING not in view.parts:
+        if not view.is_profiled and is_sampled(view):
+            return _fetching(view)
         loads = view.work["category"].is_in(["dataloader"]).any()
         return RuledOut(name, "the loader's time is hidden") if loads else Missing(name, "ranges of the data loader")
     if not view.same_cycles or not loading.rose(by=view.least_ns):
@@ -143,6 +147,39 @@ def data_loading(view: View) -> Judgement:
         device="host",
         magnitude=loading.ratio,
         advice="load in worker processes ahead of time (num_workers, prefetch_factor), or make a batch cheaper",
+    )
+
+
+def how_spent(view: View, added_ns: float) -> tuple[str, list[Evidence]]:
+    """Whether added time of the main thread was spent asleep or at work, in words and as evidence; empty if unclear."""
+    off, own = blocked(view), ran(view)
+    if off.rose(by=0.5 * added_ns):
+        return ", asleep or waiting", [blocked_evidence(off)]
+    if own.rose(by=0.5 * added_ns):
+        return ", at work", [evidence("own processor time per cycle", own, device=PROCESS, unit="ns")]
+    return "", []
+
+
+def _fetching(view: View) -> Judgement:
+    """The judgement on data loading without a profile."""
+    name = "data_loading"
+    rows = grown(view).filter(fetching())
+    change = Change(float(rows["low"].sum()), float(rows["high"].sum()), is_real=True, unit="ns")
+    lost = change.delta - waiting_for_disk(view)
+    if lost < view.least_ns or (not view.is_slower and view.delta_ns < 0.5 * lost):
+        return RuledOut(name, "the main thread is in no function longer whose name says that it gets data")
+    how, shown = how_spent(view, lost)
+    return view.suspect(
+        name,
+        f"The loop waits for its data: the main thread is in {rows['function'][0]} for"
+        f" {span(change.base, change.other, 'ns')} per cycle{how}.",
+        lost,
+        0.75,
+        [*time_in(rows), *shown],
+        resource="data loader",
+        device="host",
+        magnitude=change.ratio,
+        advice="get data ahead of time, in another process or thread, or make a batch cheaper",
     )
 
 

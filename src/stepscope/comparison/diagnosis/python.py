@@ -15,8 +15,8 @@ from stepscope.comparison.diagnosis.case import (
 )
 from stepscope.comparison.diagnosis.change import Change, evidence, span
 from stepscope.comparison.diagnosis.cpu import COLLECTED
-from stepscope.comparison.diagnosis.io import blocked, blocked_evidence, waiting_for_disk
-from stepscope.comparison.diagnosis.sampled import grown, is_sampled
+from stepscope.comparison.diagnosis.io import blocked, blocked_evidence, how_spent, waiting_for_disk
+from stepscope.comparison.diagnosis.sampled import WAITS, fetching, grown, is_sampled, time_in, waiting
 from stepscope.comparison.model import PROCESS, RuledOut
 from stepscope.core import units
 from stepscope.core.names import SYNC_OPERATORS, is_graph_launch, is_sync_call, shorten
@@ -24,12 +24,6 @@ from stepscope.core.names import SYNC_OPERATORS, is_graph_launch, is_sync_call, 
 #: Dispatching, recording and launching an operator costs 5 to 20 µs. If its own time is less than a few times that, the
 #: call costs more than the work.
 SMALL_NS = 50_000.0
-#: How the recorder of stacks names the wait at a line that takes a lock.
-_WAITS = "waits: "
-#: Functions of the standard library in which a thread waits for threads and processes of the job, or for peers.
-_WAITING = (
-    r"\((?:threading|queue|selectors|subprocess|socket|multiprocessing/\w+|concurrent/futures/\w+|asyncio/\w+)\.py\)"
-)
 #: The main thread hardly was there before: healthy runs differ by less.
 _NEW = 2.0
 #: The resource of a cause that samples of the main thread's stack alone show: they say where, and not by what.
@@ -96,10 +90,10 @@ def lock_contention(view: View) -> Judgement:
         return Missing(name, "Python stacks: stepscope record --stacks")
     if not view.same_cycles or view.delta_ns <= 0:
         return not_slower(name, view)
-    waits = grown(view).filter(pl.col("function").str.starts_with(_WAITS))
+    waits = grown(view).filter(pl.col("function").str.starts_with(WAITS))
     if waits.is_empty():
         return RuledOut(name, "the main thread waits for no lock longer than in the base")
-    line = str(waits["function"][0]).removeprefix(_WAITS)
+    line = str(waits["function"][0]).removeprefix(WAITS)
     change = Change(float(waits["low"].sum()), float(waits["high"].sum()), is_real=True, unit="ns")
     return view.suspect(
         name,
@@ -264,30 +258,20 @@ def _elsewhere(view: View) -> Judgement:
     name = "host_overhead"
     if not is_sampled(view):
         return Missing(name, "a profile, or Python stacks: stepscope record --stacks")
-    waits = pl.col("function").str.contains(_WAITING) | pl.col("function").str.starts_with(_WAITS)
-    rows = grown(view).filter(~waits & (pl.col("high") >= _NEW * pl.col("low")))
+    rows = grown(view).filter(~waiting() & ~fetching() & (pl.col("high") >= _NEW * pl.col("low")))
     change = Change(float(rows["low"].sum()), float(rows["high"].sum()), is_real=True, unit="ns")
     lost = change.delta - _accounted(view, change)
     # The share of samples has been tested by itself, so the cycle need not be proven to be longer.
     if lost < view.least_ns or (not view.is_slower and view.delta_ns < 0.5 * lost):
         return RuledOut(name, "the main thread is where it was in the base, or waits for others")
+    how, shown = how_spent(view, lost)
     return view.suspect(
         name,
         f"The main thread spends {span(change.base, change.other, 'ns')} per cycle in {rows['function'][0]}"
-        f"{' and others' if rows.height > 1 else ''}.",
+        f"{' and others' if rows.height > 1 else ''}{how}.",
         lost,
         0.7,
-        [
-            evidence(
-                f"time of the main thread in {function}, per cycle",
-                Change(low, high, is_real=True, unit="ns"),
-                role="necessary",
-                device="host",
-                name=function,
-                unit="ns",
-            )
-            for function, low, high in rows.rows()
-        ],
+        [*time_in(rows), *shown],
         resource=MAIN_THREAD,
         device="host",
         magnitude=change.ratio,

@@ -6,17 +6,41 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from stepscope.comparison.diagnosis.change import Change, evidence
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stepscope.comparison.diagnosis.case import View
-    from stepscope.comparison.model import Observation
+    from stepscope.comparison.model import Evidence, Observation
 
+#: How the recorder of stacks names the wait at a line that takes a lock.
+WAITS = "waits: "
+#: Functions of the standard library in which a thread waits for threads and processes of the job, or for peers.
+_WAITING = (
+    r"\((?:threading|queue|selectors|subprocess|socket|multiprocessing/\w+|concurrent/futures/\w+|asyncio/\w+)\.py\)"
+)
+#: Functions that get the next data, by the verb with which their name begins, or by their class: `fetch_batch`,
+#: `Loader.__next__`, `read`, `get_next`, `Dataset.__getitem__`.
+_FETCHING = (
+    r"(?i)^(?:[^( ]*\.)?_*(?:load|fetch|prefetch|read|recv|receive|dequeue|collate|next|get_(?:next|batch|data|item))"
+    r"(?:[_ ]|$)|^[^( ]*(?:dataset|loader)[^( ]*\."
+)
 #: So many functions are shown as evidence.
 FUNCTIONS_SHOWN = 2
 _LEAST_SAMPLES = 30
 #: A function counts if it grew by this many standard deviations of a sampled share, and by this part of the difference.
 _SIGMAS, _LEAST_PART = 3.0, 0.1
+
+
+def waiting() -> pl.Expr:
+    """Whether a `function` waits for others of the job."""
+    return pl.col("function").str.contains(_WAITING) | pl.col("function").str.starts_with(WAITS)
+
+
+def fetching() -> pl.Expr:
+    """Whether a `function` gets data, by its name."""
+    return pl.col("function").str.contains(_FETCHING) & ~waiting()
 
 
 def is_sampled(view: View) -> bool:
@@ -65,3 +89,18 @@ def _shares(observations: Sequence[Observation]) -> pl.DataFrame | None:
     # In repeats without the function its share is 0.
     between = (pl.col("squares") - pl.col("share") ** 2).clip(0.0) * (n / max(n - 1, 1))
     return sums.select("function", "share", "variance", spread=between.sqrt())
+
+
+def time_in(rows: pl.DataFrame) -> list[Evidence]:
+    """Necessary evidence of functions that `grown` gave."""
+    return [
+        evidence(
+            f"time of the main thread in {function}, per cycle",
+            Change(low, high, is_real=True, unit="ns"),
+            role="necessary",
+            device="host",
+            name=function,
+            unit="ns",
+        )
+        for function, low, high in rows.rows()
+    ]
