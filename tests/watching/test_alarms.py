@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from itertools import pairwise
 
 import numpy as np
@@ -134,6 +135,26 @@ def test_a_fault_is_forgotten_and_what_is_usual_here_is_learned(n):
     assert fault.limit(RATE) == pytest.approx(before, rel=0.1)
     assert usual.limit(RATE) > max(0.6, alarmed)
     assert fault.judged(is_usual=True) == fault
+
+
+@pytest.mark.parametrize("n", [1000, 12_000])
+def test_waits_for_a_core_raise_no_limit_and_are_known_when_they_come_again(n):
+    times = _healthy(n + 500)
+    before = _watch(times)[1].slow.limit(RATE)
+    times[n : n + 30] += 0.7
+    _, test = _watch(times)
+    assert not test.slow.had_waits(0.1)
+    waits = test.judged("slow", is_usual=True, by_waits=True).slow
+    assert waits.limit(RATE) == pytest.approx(before, rel=0.1)
+    assert waits.had_waits(0.8)
+    assert not waits.had_waits(1.2)
+
+
+def test_a_state_from_before_waits_were_kept_is_read():
+    state = _watch(_healthy(1000))[1].to_dict()
+    for kind in KINDS:
+        del state[kind]["waits"]
+    assert StreamTest.from_dict(state).slow.waits == -math.inf
 
 
 def test_a_limit_is_at_most_twice_what_was_seen():

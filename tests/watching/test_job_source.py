@@ -154,3 +154,15 @@ def test_waits_for_a_core_in_the_slow_steps_are_the_first_cause(tmp_path, monkey
     assert (from_s, until_s) == (pytest.approx(50), pytest.approx(50))
     assert event["text"].startswith("cause, likely: cpu_contention: It waited.; see ")
     assert event["is_usual"] is True
+
+
+def test_waits_for_a_core_are_seen_in_the_counters_of_the_recording(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(job_source.core_waits, "stretches_of", lambda *given: asked.append(given))
+    source = _alarmed(tmp_path)
+    assert not source.waits_for_a_core(ALARM)
+    [(counters, pid, *_)] = asked
+    assert (counters, pid) == (tmp_path / "counters.csv.gz", 7)
+    stretches = Stretch(100.0, 0.0, 90.0), Stretch(200.0, 100.0, 90.0)
+    monkeypatch.setattr(job_source.core_waits, "stretches_of", lambda *_: stretches)
+    assert source.waits_for_a_core(ALARM)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import numpy as np
+import pytest
 
 from stepscope.watching.streams import Cycles, load_state
 from stepscope.watching.watcher import Watcher, Wording
@@ -31,6 +32,9 @@ class Source:
 
     def status(self):
         return "all is well"
+
+    def waits_for_a_core(self, _alarm):
+        return False
 
     def cause(self, alarm):
         return {"text": f"cause of {alarm['kind']} unknown", "causes": []}
@@ -109,3 +113,24 @@ def test_all_alarms_that_share_a_cause_are_judged_by_it(tmp_path):
     after = {kind: getattr(watch._streams["rank 0"].test, kind).alarm for kind in ("stall", "slow")}
     assert None not in before.values()
     assert set(after.values()) == {None}
+
+
+@pytest.mark.parametrize("waits_again", [True, False])
+def test_waits_for_a_core_that_came_before_are_no_alarm(tmp_path, monkeypatch, waits_again):
+    monkeypatch.setattr("stepscope.watching.watcher._COUNTERS_S", 0.0)
+    monkeypatch.setattr("stepscope.watching.watcher._SAME_S", 0.0)
+    events, source = [], Source()
+    source.times[:, 1000:1020] *= 1.5
+    contention = {"text": "it waits", "causes": [{"category": "cpu_contention"}], "is_usual": True}
+    source.cause = lambda _: contention
+    source.waits_for_a_core = lambda _: waits_again
+    watch = Watcher(source, tmp_path / "state", 1e-6, events.append)
+    for _ in range(21):
+        watch.tick()
+        if watch._diagnosis is not None:
+            watch._diagnosis.join()
+    said = [(event["event"], event["kind"]) for event in events if event["step"] >= 2000]
+    assert ("waits", "slow") in said if waits_again else ("alarm", "slow") in said
+    assert (("alarm", "slow") in said) is not waits_again
+    first = [event["event"] for event in events if event["step"] < 2000]
+    assert first[0] == "alarm"

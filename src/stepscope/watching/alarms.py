@@ -50,6 +50,8 @@ _STALL = 6.0
 _UNREST = 0.5
 #: While few blocks are known, a single cycle must take so many times what was expected to be worth an alarm.
 _EARLY_STALL = 3.0
+#: An alarm may be so many times as large as one that waits for a core explained, to be checked for these first.
+_AGAIN = 1.25
 #: Medians whose mean is what was usual for `creep`. A change of level that was reported is what is usual from then on,
 #: and no creeping growth: the median of cycles before and after it is left out.
 _USUAL, _MIXED = 32, -1
@@ -62,7 +64,8 @@ class Tail:
     `position` and `greatest` are of the block that is not complete, and `early` is the greatest value while there are
     few blocks. `chunk_position` values are in a chunk that is not complete; `held` are the newest values, which are
     not learned yet. `since` counts values since the last alarm. That alarm's greatest value is `alarm`, it was learned
-    as `counted`, and `early` was `early_before`; all three are null once it is known what the alarm meant.
+    as `counted`, and `early` was `early_before`; all three are null once it is known what the alarm meant. `waits` is
+    the greatest alarm that waits for a core explained.
     """
 
     block: int
@@ -79,6 +82,7 @@ class Tail:
     alarm: float | None = None
     counted: float | None = None
     early_before: float | None = None
+    waits: float = -math.inf
 
     def limit(self, rate: float) -> float:
         """The value that blocks exceed with probability `rate` times their length; `rate` is a value's."""
@@ -126,11 +130,16 @@ class Tail:
         after = replace(self, early=early, held=(), alarm=value, counted=counted, early_before=self.early)
         return after.add(counted, rate)
 
-    def judged(self, *, is_usual: bool) -> Tail:
-        """The tail once it is known what the last alarm meant: what is usual here is learned, a fault is not."""
+    def judged(self, *, is_usual: bool, by_waits: bool = False) -> Tail:
+        """The tail once it is known what the last alarm meant: what is usual here is learned, a fault is not.
+
+        Waits for a core (`by_waits`) are not learned either: when they come again, counters tell them from a fault.
+        """
         if self.alarm is None or self.counted is None or self.early_before is None:
             return self
         tail = replace(self, alarm=None, counted=None, early_before=None)
+        if by_waits:
+            tail, is_usual = replace(tail, waits=max(self.waits, self.alarm)), False
         if self.n < _LEARNT_BLOCKS:
             tail = replace(tail, early=max(self.early, self.alarm) if is_usual else self.early_before)
         if self.counted not in self.top:
@@ -152,6 +161,10 @@ class Tail:
             if tail.position == tail.block:
                 tail = replace(tail.add(greatest, rate), position=0, greatest=-math.inf)
         return tail
+
+    def had_waits(self, value: float) -> bool:
+        """Whether waits for a core have explained an alarm that was hardly smaller."""
+        return value <= _AGAIN * self.waits + _MARGIN
 
     def _excess(self) -> float:
         m = min(len(self.top), 20)
@@ -189,12 +202,16 @@ def _through(tail: Tail, values: Floats, rate: float, least: float) -> tuple[lis
 
 @dataclass(frozen=True)
 class Alarm:
-    """A cycle of a block, from 0, at which a statistic of a kind exceeded its limit; both as ratios to expected."""
+    """A cycle of a block, from 0, at which a statistic of a kind exceeded its limit; both as ratios to expected.
+
+    `had_waits` says that waits for a core have explained one like it.
+    """
 
     kind: str
     cycle: int
     ratio: float
     limit: float
+    had_waits: bool = False
 
 
 @dataclass(frozen=True)
@@ -211,9 +228,9 @@ class StreamTest:
     usual: float = 0.0
     n_usual: int = 0
 
-    def judged(self, kind: str, *, is_usual: bool) -> StreamTest:
+    def judged(self, kind: str, *, is_usual: bool, by_waits: bool = False) -> StreamTest:
         """The test once it is known whether the last alarm of a kind was of what is usual here, or of a fault."""
-        parts: dict[str, Any] = {kind: getattr(self, kind).judged(is_usual=is_usual)}
+        parts: dict[str, Any] = {kind: getattr(self, kind).judged(is_usual=is_usual, by_waits=by_waits)}
         return replace(self, **parts)
 
     def to_dict(self) -> dict[str, Any]:
@@ -239,6 +256,9 @@ def _tail_from(state: Mapping[str, Any], new: Tail) -> Tail:
         name: state[name] if state[name] in (None, -math.inf) else _log(state[name])
         for name in ("greatest", "early", "alarm", "counted", "early_before")
     }
+    logs["waits"] = state.get("waits", -math.inf)
+    if logs["waits"] != -math.inf:
+        logs["waits"] = _log(logs["waits"])
     bounds = {"position": new.block, "chunk_position": _CHUNK, "since": (1 << 30) + 1}
     places: dict[str, Any] = {name: _whole(state[name], bound) for name, bound in bounds.items()}
     tail = replace(new, n=float(state["n"]), **lists, **logs, **places)
@@ -389,4 +409,8 @@ def _alarms_of_part(
         n_usual,
     )
     rows.sort(key=lambda row: row[1])
-    return [Alarm(k, int(place_of[i]), math.exp(value), math.exp(limit)) for k, i, value, limit in rows], after
+    alarms = [
+        Alarm(k, int(place_of[i]), math.exp(value), math.exp(limit), had_waits=getattr(test, k).had_waits(value))
+        for k, i, value, limit in rows
+    ]
+    return alarms, after

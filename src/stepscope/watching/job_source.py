@@ -97,6 +97,17 @@ class JobSource:
             return ""
         return f"the disk of {self._job.folder} is full, so its steps cannot be read" if is_full else ""
 
+    def waits_for_a_core(self, alarm: dict[str, Any]) -> bool:
+        """Whether the process waited for a core, by the counters of the recording as they are now."""
+        pid, n = self._marks[alarm["stream"]]
+        first, steps = self._job.last_steps(pid, _HISTORY)
+        slow = _slow_steps(alarm, steps[: max(n - first, 0)])
+        if not slow:
+            return False
+        times = slow[0].begin_s, slow[-1].end_s
+        stretches = core_waits.stretches_of(self._job.folder / COUNTERS, pid, steps, *times)
+        return stretches is not None and core_waits.cause_of(*stretches) is not None
+
     def cause(self, alarm: dict[str, Any]) -> dict[str, Any]:
         """The cause by a dump, and its comparison with the minute before and the job's first steps: takes minutes."""
         read = dict(self._marks)

@@ -80,6 +80,10 @@ class ServerSource:
         text = f"{counted(round(running), 'request')} running, {count(round(waiting))} waiting"
         return text + (f", KV cache {percent(max(caches))} full" if caches else "")
 
+    def waits_for_a_core(self, alarm: dict[str, Any]) -> bool:  # noqa: ARG002  metrics do not say
+        """Unknown."""
+        return False
+
     def cause(self, alarm: dict[str, Any]) -> dict[str, Any]:
         """What the metrics say of the slow scrapes that they did not say of those before."""
         intervals = list(self._intervals.get(alarm["stream"], ()))

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from stepscope.watching.alarms import Alarm
 
 _TICK_S, _MINUTE_S = 1.0, 60.0
+#: Counters of the slow steps are written within this time.
+_COUNTERS_S = 1.5
 #: Alarms of a kind that follow within this time, of whatever stream, belong to the one that was reported; unless they
 #: are so many times as large, as logarithms of ratios.
 _SAME_S, _MUCH_LARGER = 30.0, 2.0
@@ -59,6 +61,9 @@ class Source(Protocol):
 
     def status(self) -> str:
         """What to say of it each minute, next to its times; may be empty."""
+
+    def waits_for_a_core(self, alarm: dict[str, Any]) -> bool:
+        """Whether waits for a core explain the slow cycles of an alarm. Called in another thread."""
 
     def cause(self, alarm: dict[str, Any]) -> dict[str, Any]:
         """Fields of the event that names an alarm's cause, with its `text`. Called in another thread.
@@ -97,7 +102,7 @@ class Watcher:
         self._diagnosis: threading.Thread | None = None
         #: Kinds of the alarms whose cause is looked for now.
         self._diagnosed: set[str] = set()
-        self._judgements: queue.SimpleQueue[tuple[set[str], bool]] = queue.SimpleQueue()
+        self._judgements: queue.SimpleQueue[tuple[set[str], bool, bool]] = queue.SimpleQueue()
 
     def run(self) -> None:
         """Watch until the source is over. Raises KeyboardInterrupt."""
@@ -119,7 +124,7 @@ class Watcher:
         """Read new cycles of all streams, and report alarms."""
         self._judge()
         rows = self._source.read(self._streams)
-        worst: dict[str, dict[str, Any]] = {}
+        worst: dict[str, tuple[dict[str, Any], bool]] = {}
         for new in rows:
             before = self._streams.get(new.stream, Stream())
             stream, alarms, interval = follow(before, new, self._rate / len(rows), self._least)
@@ -131,17 +136,26 @@ class Watcher:
                 self._now |= {} if now is None else {new.stream: now}
             for alarm in alarms:
                 event = self._alarm_event(alarm, new, stream.n_cycles, float(interval[alarm.cycle][0]))
-                worst[alarm.kind] = max(worst.get(alarm.kind, event), event, key=lambda one: float(one["ratio"]))
+                one = event, alarm.had_waits
+                worst[alarm.kind] = max(worst.get(alarm.kind, one), one, key=lambda each: float(each[0]["ratio"]))
         if self._show is not None:
             self._show(tuple(self._now.values()))
-        for kind, event in worst.items():
-            reported_s, ratio = self._reported.get(kind, (-math.inf, 1.0))
-            is_larger = math.log(event["ratio"]) > _MUCH_LARGER * math.log(ratio)
-            if is_larger or time.monotonic() - reported_s > _SAME_S:
-                self._reported[kind] = time.monotonic(), event["ratio"]
-                self._n_alarms += 1
-                self._say(event)
-                self._diagnose(event)
+        for event, had_waits in worst.values():
+            if self._is_new(event):
+                if not had_waits or self._is_diagnosing():
+                    self._report(event)
+                self._diagnose(event, is_reported=not had_waits)
+
+    def _is_new(self, event: dict[str, Any]) -> bool:
+        """Whether an alarm does not belong to one that was reported."""
+        reported_s, ratio = self._reported.get(event["kind"], (-math.inf, 1.0))
+        is_larger = math.log(event["ratio"]) > _MUCH_LARGER * math.log(ratio)
+        return is_larger or time.monotonic() - reported_s > _SAME_S
+
+    def _report(self, event: dict[str, Any]) -> None:
+        self._reported[event["kind"]] = time.monotonic(), event["ratio"]
+        self._n_alarms += 1
+        self._say(event)
 
     def save(self) -> None:
         """Write the state. A failure is reported once, and again after it has worked in between."""
@@ -180,19 +194,36 @@ class Watcher:
         text += f"; {status}" if status else ""
         self._say({"event": "minute", "text": text, **facts})
 
-    def _diagnose(self, alarm: dict[str, Any]) -> None:
-        """Look for the cause without holding up the watch. Alarms meanwhile share the one that is looked for."""
-        if self._diagnosis is not None and self._diagnosis.is_alive():
+    def _is_diagnosing(self) -> bool:
+        return self._diagnosis is not None and self._diagnosis.is_alive()
+
+    def _diagnose(self, alarm: dict[str, Any], *, is_reported: bool) -> None:
+        """Look for the cause without holding up the watch. Alarms meanwhile share the one that is looked for.
+
+        One that was not reported is, unless its cycles waited for a core.
+        """
+        if self._is_diagnosing():
             self._diagnosed.add(alarm["kind"])
             return
         self._diagnosed = diagnosed = {alarm["kind"]}
-        about = {"event": "cause", **{name: alarm[name] for name in ("kind", "stream", "step")}}
+        about = {name: alarm[name] for name in ("kind", "stream", "step")}
 
         def look() -> None:
+            if not is_reported:
+                time.sleep(_COUNTERS_S)
+                if self._source.waits_for_a_core(alarm):
+                    self._judgements.put((diagnosed, True, True))
+                    at = f"{alarm['stream']}, {self._source.wording.cycle} {alarm['step']}"
+                    text = f"{at}: {alarm['ratio']:.2f} times the time expected, as it waits for a core again"
+                    text += "; no alarm, because that came before"
+                    self._say({"event": "waits", "text": text, "ratio": alarm["ratio"]} | about)
+                    return
+                self._report(alarm)
             fields = self._source.cause(alarm)
             if fields.get("is_usual") is not None:
-                self._judgements.put((diagnosed, fields["is_usual"]))
-            self._say(fields | about)
+                by_waits = fields["causes"][0]["category"] == "cpu_contention" if fields.get("causes") else False
+                self._judgements.put((diagnosed, fields["is_usual"], by_waits))
+            self._say(fields | {"event": "cause"} | about)
 
         self._diagnosis = threading.Thread(target=look, daemon=True)
         self._diagnosis.start()
@@ -200,10 +231,11 @@ class Watcher:
     def _judge(self) -> None:
         """Learn from the causes that were found: they hold for all streams with an alarm of that kind."""
         while not self._judgements.empty():
-            kinds, is_usual = self._judgements.get()
+            kinds, is_usual, by_waits = self._judgements.get()
             for kind in kinds:
                 for name, stream in self._streams.items():
-                    self._streams[name] = replace(stream, test=stream.test.judged(kind, is_usual=is_usual))
+                    test = stream.test.judged(kind, is_usual=is_usual, by_waits=by_waits)
+                    self._streams[name] = replace(stream, test=test)
 
     def _alarm_event(self, alarm: Alarm, new: Cycles, n_cycles: int, expected_ns: float) -> dict[str, Any]:
         # Some cycles have no time, and are no cycles of the test.

@@ -171,7 +171,7 @@ def _fetching(view: View) -> Judgement:
     how, shown = how_spent(view, lost)
     return view.suspect(
         name,
-        f"The loop waits for its data: the main thread is in {rows['function'][0]} for"
+        f"The loop waits for its data: {rows['function'][0]} takes"
         f" {span(change.base, change.other, 'ns')} per cycle{how}.",
         lost,
         0.75,
