@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from itertools import pairwise
 
 import numpy as np
@@ -150,11 +149,23 @@ def test_waits_for_a_core_raise_no_limit_and_are_known_when_they_come_again(n):
     assert not waits.had_waits(1.2)
 
 
+def test_a_fault_that_lasts_raises_no_limit():
+    """The level becomes what is expected, and stalls within the fault are not those of the healthy job."""
+    times = _healthy(9500)
+    before = _watch(times[:8000])[1]
+    times[8000:8900] += 0.9
+    times[8000:8900] += np.random.default_rng(5).exponential(0.3, 900)
+    _, test = _watch(times)
+    test = test.judged("slow", is_usual=False).judged("stall", is_usual=False)
+    for kind in ("stall", "slow"):
+        assert getattr(test, kind).limit(RATE) == pytest.approx(getattr(before, kind).limit(RATE), rel=0.2)
+
+
 def test_a_state_from_before_waits_were_kept_is_read():
     state = _watch(_healthy(1000))[1].to_dict()
     for kind in KINDS:
-        del state[kind]["waits"]
-    assert StreamTest.from_dict(state).slow.waits == -math.inf
+        del state[kind]["waits"], state[kind]["n_left_out"], state[kind]["level"]
+    assert StreamTest.from_dict(state).slow == Tail(**state["slow"])
 
 
 def test_a_limit_is_at_most_twice_what_was_seen():

@@ -50,6 +50,9 @@ _STALL = 6.0
 _UNREST = 0.5
 #: While few blocks are known, a single cycle must take so many times what was expected to be worth an alarm.
 _EARLY_STALL = 3.0
+#: After a slow level was reported, so many values are not learned: they are of a fault, or of a busy machine. Single
+#: cycles are then another alarm only if they are so many times as large, as logarithms.
+_EPISODE, _MUCH_LARGER = 1024, 2.0
 #: An alarm may be so many times as large as one that waits for a core explained, to be checked for these first.
 _AGAIN = 1.25
 #: Medians whose mean is what was usual for `creep`. A change of level that was reported is what is usual from then on,
@@ -65,7 +68,8 @@ class Tail:
     few blocks. `chunk_position` values are in a chunk that is not complete; `held` are the newest values, which are
     not learned yet. `since` counts values since the last alarm. That alarm's greatest value is `alarm`, it was learned
     as `counted`, and `early` was `early_before`; all three are null once it is known what the alarm meant. `waits` is
-    the greatest alarm that waits for a core explained.
+    the greatest alarm that waits for a core explained. The next `n_left_out` values are not learned;
+    if they are single cycles of a reported slow level, `level` is that.
     """
 
     block: int
@@ -83,6 +87,8 @@ class Tail:
     counted: float | None = None
     early_before: float | None = None
     waits: float = -math.inf
+    n_left_out: int = 0
+    level: float = 0.0
 
     def limit(self, rate: float) -> float:
         """The value that blocks exceed with probability `rate` times their length; `rate` is a value's."""
@@ -171,27 +177,35 @@ class Tail:
         return max(float(np.mean(self.top[:m])) - self.top[m - 1], _LEAST_EXCESS)
 
 
-def _through(tail: Tail, values: Floats, rate: float, least: float) -> tuple[list[int], list[float], Tail]:
+def _through(
+    tail: Tail, values: Floats, rate: float, least: float, episode: int = 0
+) -> tuple[list[int], list[float], Tail]:
     """Places of alarms among new values of a statistic, their limits, and the tail that has learned from them.
 
-    Values below `least` are no alarm, whatever the limit.
+    Values below `least` are no alarm, whatever the limit. After an alarm `episode` values are not learned, and at least
+    a block of them.
     """
     places, limits, start = [], [], 0
     while start < len(values):
-        part = values[start : start + _CHUNK - tail.chunk_position]
-        limit = tail.limit(rate)
-        beyond = np.flatnonzero(part > max(limit, least))
+        part = values[start : start + min(_CHUNK - tail.chunk_position, tail.n_left_out or _CHUNK)]
+        is_of_level = tail.level > 0 and tail.n_left_out > 0
+        limit = max(tail.limit(rate), least, _MUCH_LARGER * tail.level * is_of_level)
+        beyond = np.flatnonzero(part > limit)
         beyond = beyond[beyond + tail.since >= tail.block]
         n_in_episode = min(max(tail.block - tail.since, 0), len(part))
+        n_left_out = min(max(n_in_episode, tail.n_left_out), len(part))
+        tail = replace(tail, n_left_out=max(tail.n_left_out - len(part), 0))
         if len(beyond):
             first = int(beyond[0])
             places.append(start + first)
-            limits.append(max(limit, least))
-            tail = replace(tail.alarmed(float(part[first:].max()), rate), since=len(part) - first)
+            limits.append(limit)
+            tail = replace(tail, held=()) if is_of_level else tail.alarmed(float(part[first:].max()), rate)
+            tail = replace(tail, since=len(part) - first)
+            tail = replace(tail, n_left_out=max(tail.n_left_out, episode - (len(part) - first)))
         else:
             if tail.alarm is not None and n_in_episode:
                 tail = replace(tail, alarm=max(tail.alarm, float(part[:n_in_episode].max())))
-            held = (*tail.held, *part[n_in_episode:].tolist())
+            held = (*tail.held, *part[n_left_out:].tolist())
             tail = replace(tail, since=min(tail.since + len(part), 1 << 30), held=held)
         tail = replace(tail, chunk_position=(tail.chunk_position + len(part)) % _CHUNK)
         if not tail.chunk_position:
@@ -259,9 +273,9 @@ def _tail_from(state: Mapping[str, Any], new: Tail) -> Tail:
     logs["waits"] = state.get("waits", -math.inf)
     if logs["waits"] != -math.inf:
         logs["waits"] = _log(logs["waits"])
-    bounds = {"position": new.block, "chunk_position": _CHUNK, "since": (1 << 30) + 1}
-    places: dict[str, Any] = {name: _whole(state[name], bound) for name, bound in bounds.items()}
-    tail = replace(new, n=float(state["n"]), **lists, **logs, **places)
+    bounds = {"position": new.block, "chunk_position": _CHUNK, "since": (1 << 30) + 1, "n_left_out": _EPISODE + 1}
+    places: dict[str, Any] = {name: _whole(state.get(name, 0), bound) for name, bound in bounds.items()}
+    tail = replace(new, n=float(state["n"]), level=_log(state.get("level", 0.0)), **lists, **logs, **places)
     n_known = len(tail.top)
     is_usable = n_known >= min(tail.n, _LEAST_TOP) and n_known <= _TOP and None not in (tail.greatest, tail.early)
     if not (0 <= tail.n < math.inf and is_usable and list(tail.top) == sorted(tail.top, reverse=True)):
@@ -337,22 +351,22 @@ def find_alarms(
 
 
 def _stalls(
-    test: StreamTest, error: Floats, of_slow: list[int], rate: float, least: float
+    test: StreamTest, error: Floats, levels: dict[int, float], rate: float, least: float
 ) -> tuple[list[tuple[str, int, float, float]], Tail]:
-    """Rows of single cycles that take too long, and their tail; `of_slow` are the cycles at which a level was reported.
+    """Rows of single cycles that take too long, and their tail; `levels` were reported at these cycles.
 
     Single cycles of a level that was reported say nothing of what is usual, and are not learned.
     """
     rows, tail, start = [], test.stall, 0
     unrest = _unrest(test.errors, error)
-    for end in (*(i + 1 for i in of_slow), len(error)):
+    for end in (*(i + 1 for i in levels), len(error)):
         early = math.log(_EARLY_STALL) if tail.n < _LEARNT_BLOCKS else 0.0
         values, floor = (error - unrest)[start:end], max(math.log1p(_STALL * least), early)
         at, exceeded, tail = _through(tail, values, _share("stall", rate), floor)
         places = [start + i for i in at]
         rows += [("stall", i, error[i], limit + unrest[i]) for i, limit in zip(places, exceeded, strict=True)]
-        if end - 1 in of_slow:
-            tail = replace(tail, held=(), since=0)
+        if end - 1 in levels:
+            tail = replace(tail, held=(), since=0, n_left_out=_EPISODE, level=levels[end - 1])
         start = end
     return rows, tail
 
@@ -365,20 +379,16 @@ def _alarms_of_part(
     error, log_time = error[is_known], log_time[is_known]
     if not len(error):
         return [], test
-    rows: list[tuple[str, int, float, float]] = []
     floor = math.log1p(least)
-
-    def collect(kind: str, values: Floats, places: NDArray[np.int64], floor: float) -> Tail:
-        at, exceeded, tail = _through(getattr(test, kind), values, _share(kind, rate), floor)
-        rows.extend((kind, int(places[i]), values[i], limit) for i, limit in zip(at, exceeded, strict=True))
-        return tail
-
     n = np.arange(len(error))
     recent = np.concatenate([test.errors, error])
     reached = last_reached(test.errors, error, SLOW_CYCLES, SLOW_MOST)
     full = ~np.isnan(reached)
-    slow = collect("slow", reached[full], n[full], max(floor, _spread(test)))
-    stalls, stall = _stalls(test, error, [i for _, i, *_ in rows], rate, least)
+    values, places = reached[full], n[full]
+    least_slow = max(floor, _spread(test))
+    at, exceeded, slow = _through(test.slow, values, _share("slow", rate), least_slow, _EPISODE)
+    rows = [("slow", int(places[i]), values[i], limit) for i, limit in zip(at, exceeded, strict=True)]
+    stalls, stall = _stalls(test, error, {i: value for _, i, value, _ in rows}, rate, least)
     rows += stalls
     times = np.concatenate([test.times, log_time])
     n_medians = len(times) // CREEP_CYCLES

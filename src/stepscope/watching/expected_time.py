@@ -93,7 +93,8 @@ class ExpectedTime:
             raise ValueError("it is of another version")
         sums = np.array([*model.moments, *(value for row in (*model.information, *model.pending) for value in row)])
         logs = np.array([*model.recent, *model.errors])
-        if not ((np.abs(sums) <= _MOST_SUM).all() and (np.abs(logs) <= 2 * MOST_LOG).all() and model.scale > 0):
+        is_bounded = (np.abs(sums) <= _MOST_SUM).all() and (np.abs(logs) <= 2 * MOST_LOG).all()
+        if not (is_bounded and model.scale >= _LEAST_SCALE):
             raise ValueError("no such numbers are learnt")
         if (
             model.information
