@@ -161,6 +161,18 @@ def test_a_fault_that_lasts_raises_no_limit():
         assert getattr(test, kind).limit(RATE) == pytest.approx(getattr(before, kind).limit(RATE), rel=0.2)
 
 
+def test_a_much_larger_level_soon_after_a_mild_one_is_another_alarm():
+    times = _healthy(9000)
+    times[8000:] += 0.25
+    times[8100:] += 0.6
+    kinds = [(kind, cycle) for kind, cycle, _ in _watch(times)[0] if kind == "slow"]
+    assert len(kinds) == 2
+    assert 8000 <= kinds[0][1] < 8030
+    assert 8100 <= kinds[1][1] < 8130
+    times[8100:] -= 0.4
+    assert [kind for kind, *_ in _watch(times)[0]].count("slow") == 1
+
+
 def test_a_state_from_before_waits_were_kept_is_read():
     state = _watch(_healthy(1000))[1].to_dict()
     for kind in KINDS:

@@ -21,7 +21,7 @@ from stepscope.watching.expected_time import MOST_LOG
 from stepscope.watching.medians import last_reached
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
@@ -31,7 +31,7 @@ KINDS = ("stall", "slow", "creep")
 SLOW_CYCLES, CREEP_CYCLES = 20, 64
 #: A slow level moves all cycles. So many of the last must be slow: some long ones between usual ones are no level.
 SLOW_MOST = 14
-#: Values of each statistic in a block. There is at most one alarm of a kind within as many.
+#: Values of each statistic in a block. There is at most one alarm of a kind within as many, but of a larger level.
 _BLOCK = {"stall": 64, "slow": 256, "creep": 32}
 #: Blocks before a limit is extrapolated; until then, and at the most, it is a few times the greatest value, and a
 #: margin. Single cycles have heavier tails than what many reach.
@@ -68,8 +68,8 @@ class Tail:
     few blocks. `chunk_position` values are in a chunk that is not complete; `held` are the newest values, which are
     not learned yet. `since` counts values since the last alarm. That alarm's greatest value is `alarm`, it was learned
     as `counted`, and `early` was `early_before`; all three are null once it is known what the alarm meant. `waits` is
-    the greatest alarm that waits for a core explained. The next `n_left_out` values are not learned;
-    if they are single cycles of a reported slow level, `level` is that.
+    the greatest alarm that waits for a core explained. The next `n_left_out` values are not learned,
+    because a slow level was reported: `level`.
     """
 
     block: int
@@ -178,20 +178,22 @@ class Tail:
 
 
 def _through(
-    tail: Tail, values: Floats, rate: float, least: float, episode: int = 0
+    tail: Tail, values: Floats, rate: float, least: float, level_at: Callable[[int], float] | None = None
 ) -> tuple[list[int], list[float], Tail]:
     """Places of alarms among new values of a statistic, their limits, and the tail that has learned from them.
 
-    Values below `least` are no alarm, whatever the limit. After an alarm `episode` values are not learned, and at least
-    a block of them.
+    Values below `least` are no alarm, whatever the limit. After an alarm at least a block of values is not learned.
+    With `level_at` an alarm is a level, which this gives for its place: then more values are not learned, and a much
+    larger level is another alarm, however soon.
     """
     places, limits, start = [], [], 0
     while start < len(values):
         part = values[start : start + min(_CHUNK - tail.chunk_position, tail.n_left_out or _CHUNK)]
-        is_of_level = tail.level > 0 and tail.n_left_out > 0
-        limit = max(tail.limit(rate), least, _MUCH_LARGER * tail.level * is_of_level)
+        is_in_level = level_at is None and tail.n_left_out > 0
+        limit = max(tail.limit(rate), least, _MUCH_LARGER * tail.level * is_in_level)
         beyond = np.flatnonzero(part > limit)
-        beyond = beyond[beyond + tail.since >= tail.block]
+        is_larger = part[beyond] > (_MUCH_LARGER * tail.level if level_at and tail.level else math.inf)
+        beyond = beyond[(beyond + tail.since >= tail.block) | is_larger]
         n_in_episode = min(max(tail.block - tail.since, 0), len(part))
         n_left_out = min(max(n_in_episode, tail.n_left_out), len(part))
         tail = replace(tail, n_left_out=max(tail.n_left_out - len(part), 0))
@@ -199,9 +201,10 @@ def _through(
             first = int(beyond[0])
             places.append(start + first)
             limits.append(limit)
-            tail = replace(tail, held=()) if is_of_level else tail.alarmed(float(part[first:].max()), rate)
+            tail = replace(tail, held=()) if is_in_level else tail.alarmed(float(part[first:].max()), rate)
             tail = replace(tail, since=len(part) - first)
-            tail = replace(tail, n_left_out=max(tail.n_left_out, episode - (len(part) - first)))
+            if level_at:
+                tail = replace(tail, n_left_out=_EPISODE - tail.since, level=level_at(start + first))
         else:
             if tail.alarm is not None and n_in_episode:
                 tail = replace(tail, alarm=max(tail.alarm, float(part[:n_in_episode].max())))
@@ -353,7 +356,7 @@ def find_alarms(
 def _stalls(
     test: StreamTest, error: Floats, levels: dict[int, float], rate: float, least: float
 ) -> tuple[list[tuple[str, int, float, float]], Tail]:
-    """Rows of single cycles that take too long, and their tail; `levels` were reported at these cycles.
+    """Rows of single cycles that take too long, and their tail; `levels` are those reported, by cycle.
 
     Single cycles of a level that was reported say nothing of what is usual, and are not learned.
     """
@@ -385,10 +388,16 @@ def _alarms_of_part(
     reached = last_reached(test.errors, error, SLOW_CYCLES, SLOW_MOST)
     full = ~np.isnan(reached)
     values, places = reached[full], n[full]
+
+    def level_at(i: int) -> float:
+        """What the slow ones of the last cycles take: the statistic is what the fastest of them does."""
+        last = recent[: len(test.errors) + places[i] + 1][-SLOW_CYCLES:]
+        return float(np.median(last[last >= values[i]]))
+
     least_slow = max(floor, _spread(test))
-    at, exceeded, slow = _through(test.slow, values, _share("slow", rate), least_slow, _EPISODE)
+    at, exceeded, slow = _through(test.slow, values, _share("slow", rate), least_slow, level_at)
     rows = [("slow", int(places[i]), values[i], limit) for i, limit in zip(at, exceeded, strict=True)]
-    stalls, stall = _stalls(test, error, {i: value for _, i, value, _ in rows}, rate, least)
+    stalls, stall = _stalls(test, error, {int(places[i]): level_at(i) for i in at}, rate, least)
     rows += stalls
     times = np.concatenate([test.times, log_time])
     n_medians = len(times) // CREEP_CYCLES
