@@ -123,30 +123,21 @@ def test_a_fault_that_begins_mildly_is_not_learned_as_healthy():
 
 
 @pytest.mark.parametrize("n", [1000, 12_000])
-def test_a_fault_is_forgotten_and_what_is_usual_here_is_learned(n):
+def test_only_what_is_usual_here_raises_the_limit_and_waits_for_a_core_are_known_again(n):
     times = _healthy(n + 500)
     before = _watch(times)[1].slow.limit(RATE)
     times[n : n + 30] += 0.7
     _, test = _watch(times)
     alarmed = test.slow.limit(RATE)
     fault, usual = (test.judged("slow", is_usual=is_usual).slow for is_usual in (False, True))
+    waits = test.judged("slow", is_usual=True, by_waits=True).slow
     assert before <= alarmed
-    assert fault.limit(RATE) == pytest.approx(before, rel=0.1)
+    for unlearned in (fault, waits):
+        assert unlearned.limit(RATE) == pytest.approx(before, rel=0.1)
     assert usual.limit(RATE) > max(0.6, alarmed)
     assert fault.judged(is_usual=True) == fault
-
-
-@pytest.mark.parametrize("n", [1000, 12_000])
-def test_waits_for_a_core_raise_no_limit_and_are_known_when_they_come_again(n):
-    times = _healthy(n + 500)
-    before = _watch(times)[1].slow.limit(RATE)
-    times[n : n + 30] += 0.7
-    _, test = _watch(times)
-    assert not test.slow.had_waits(0.1)
-    waits = test.judged("slow", is_usual=True, by_waits=True).slow
-    assert waits.limit(RATE) == pytest.approx(before, rel=0.1)
-    assert waits.had_waits(0.8)
-    assert not waits.had_waits(1.2)
+    assert [waits.had_waits(value) for value in (0.8, 1.2)] == [True, False]
+    assert not fault.had_waits(0.1)
 
 
 def test_a_fault_that_lasts_raises_no_limit():

@@ -100,17 +100,7 @@ def lock_contention(view: View) -> Judgement:
         f"The main thread waits for a lock {span(change.base, change.other, 'ns')} per cycle: {line}.",
         change.delta,
         0.9,
-        [
-            evidence(
-                f"time of the main thread at: {function}",
-                Change(low, high, is_real=True, unit="ns"),
-                role="necessary",
-                device="host",
-                name=function,
-                unit="ns",
-            )
-            for function, low, high in waits.rows()
-        ],
+        time_in(waits, "time of the main thread at: {}"),
         resource="lock",
         device="host",
         magnitude=change.ratio,

@@ -91,11 +91,11 @@ def _shares(observations: Sequence[Observation]) -> pl.DataFrame | None:
     return sums.select("function", "share", "variance", spread=between.sqrt())
 
 
-def time_in(rows: pl.DataFrame) -> list[Evidence]:
-    """Necessary evidence of functions that `grown` gave."""
+def time_in(rows: pl.DataFrame, text: str = "time of the main thread in {}, per cycle") -> list[Evidence]:
+    """Necessary evidence of functions that `grown` gave, whose name goes into the text."""
     return [
         evidence(
-            f"time of the main thread in {function}, per cycle",
+            text.format(function),
             Change(low, high, is_real=True, unit="ns"),
             role="necessary",
             device="host",

@@ -103,15 +103,18 @@ def _scatter(values: Floats) -> float:
 
 
 def _standing_out(values: Floats, scatter: float) -> dict[int, float]:
-    """Single runs, and pairs, that are far from the runs around them, where those are alike: with what is usual there.
+    """Runs that stand out, with what is usual there.
 
-    Around the first and the last run are the two next to it. A pair at an end is none: two runs may be a level.
+    These are single runs, and pairs, that are far from the runs around them, where those are alike. Around the first
+    and the last run are the two next to it. A pair at an end is none: two runs may be a level. Nor are runs usual, but
+    for the last two, that are far from the median of the seven around them.
     """
     usual: dict[int, float] = {}
     if values.size <= _AROUND:
         return usual
     window = np.lib.stride_tricks.sliding_window_view(np.pad(values, _AROUND, mode="reflect"), 2 * _AROUND + 1)
-    is_usual = np.abs(values - np.median(window, axis=1)) <= _STANDS_OUT * scatter
+    middle = np.median(window, axis=1)
+    is_usual = np.abs(values - middle) <= _STANDS_OUT * scatter
     ends = np.array([[values[1], values[0], values[2]], [values[-3], values[-1], values[-2]]])
     inner = np.lib.stride_tricks.sliding_window_view(values, 3)
     pairs = np.lib.stride_tricks.sliding_window_view(values, 4) if values.size > 3 else np.empty((0, 4))
@@ -123,6 +126,9 @@ def _standing_out(values: Floats, scatter: float) -> dict[int, float]:
             for at in range(first + i, first + i + inside.shape[1]):
                 if not is_usual[at]:
                     usual.setdefault(at, float(low[i] + high[i]) / 2)
+    # A level of three runs is what is usual there. The last two may be the begin of one.
+    for at in np.flatnonzero(~is_usual[:-2]).tolist():
+        usual.setdefault(at, float(middle[at]))
     return usual
 
 
