@@ -156,6 +156,8 @@ def be_healthy(given: argparse.Namespace) -> None:
 class Simulated(JobSource):
     """A job of so many hours that makes ten steps a second, ten each time that it is asked; says what memory it has."""
 
+    every_s = 0.0
+
     def __init__(self, hours: int) -> None:
         self._n, self._hours, self._chance = 0, hours, random.Random(0)
         self._marks = {}
@@ -182,7 +184,7 @@ class Simulated(JobSource):
 def hold_memory(given: argparse.Namespace) -> None:
     """Watch a simulated job for hours, and print what memory the watch has after each, and its alarms."""
     given.out.mkdir(parents=True, exist_ok=True)
-    watcher._TICK_S, watcher._MINUTE_S = 0.0, 0.1  # time runs faster
+    watcher._MINUTE_S = 0.1  # time runs faster
     kinds: Counter[str] = Counter()
     say = lambda event: kinds.update([event["event"]])  # noqa: E731
     watcher.Watcher(Simulated(given.hours), given.out / "state", 1 / 604_800, say, 0.05).run()

@@ -164,6 +164,17 @@ def test_a_much_larger_level_soon_after_a_mild_one_is_another_alarm():
     assert [kind for kind, *_ in _watch(times)[0]].count("slow") == 1
 
 
+@pytest.mark.parametrize("n_between", [100, 1100])
+def test_a_stall_is_told_again_when_a_slow_level_is_over(n_between):
+    times = _healthy(10_000)
+    times[8000:8200] += 0.9
+    times[8200 + n_between] += 0.8
+    alarms = [(kind, cycle) for kind, cycle, _ in _watch(times)[0]]
+    assert ("stall", 8200 + n_between) in alarms
+    times[8100] += 0.8
+    assert ("stall", 8100) not in [(kind, cycle) for kind, cycle, _ in _watch(times)[0]]
+
+
 def test_a_state_from_before_waits_were_kept_is_read():
     state = _watch(_healthy(1000))[1].to_dict()
     for kind in KINDS:

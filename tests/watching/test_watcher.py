@@ -14,6 +14,7 @@ from stepscope.watching.watcher import Watcher, Wording
 class Source:
     """Two streams whose cycles come in blocks, of which those from 2000 on are slow."""
 
+    every_s = 0.0
     wording = Wording("step", "process", "processes", "took {time}", "slow", "creep", " each", "nothing")
 
     def __init__(self):
@@ -54,8 +55,7 @@ def test_a_slow_job_is_reported_once_for_all_ranks_and_after_a_restart(tmp_path)
     assert {stream.n for stream in load_state(tmp_path / "state").values()} == {2100}
 
 
-def test_a_run_ends_with_its_source_and_names_the_cause_of_the_alarm(tmp_path, monkeypatch):
-    monkeypatch.setattr("stepscope.watching.watcher._TICK_S", 0.0)
+def test_a_run_ends_with_its_source_and_names_the_cause_of_the_alarm(tmp_path):
     events = []
     Watcher(Source(), tmp_path / "state", 1e-6, events.append).run()
     causes = [event for event in events if event["event"] == "cause"]

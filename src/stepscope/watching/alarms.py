@@ -53,6 +53,8 @@ _EARLY_STALL = 3.0
 #: After a slow level was reported, so many values are not learned: they are of a fault, or of a busy machine. Single
 #: cycles are then another alarm only if they are so many times as large, as logarithms.
 _EPISODE, _MUCH_LARGER = 1024, 2.0
+#: The level is over when cycles are faster than expected by this part of it: what is expected has followed it.
+_FALLEN = 0.5
 #: An alarm may be so many times as large as one that waits for a core explained, to be checked for these first.
 _AGAIN = 1.25
 #: Medians whose mean is what was usual for `creep`. A change of level that was reported is what is usual from then on,
@@ -362,7 +364,12 @@ def _stalls(
     """
     rows, tail, start = [], test.stall, 0
     unrest = _unrest(test.errors, error)
-    for end in (*(i + 1 for i in levels), len(error)):
+    fallen = last_reached([-one for one in test.errors], -error, SLOW_CYCLES, SLOW_MOST)
+    while start < len(error):
+        end = next((i + 1 for i in levels if i >= start), len(error))
+        is_over = fallen[start:end] >= (_FALLEN * tail.level if tail.n_left_out and tail.level else math.inf)
+        if is_over.any():
+            end = start + int(np.argmax(is_over)) + 1
         early = math.log(_EARLY_STALL) if tail.n < _LEARNT_BLOCKS else 0.0
         values, floor = (error - unrest)[start:end], max(math.log1p(_STALL * least), early)
         at, exceeded, tail = _through(tail, values, _share("stall", rate), floor)
@@ -370,6 +377,8 @@ def _stalls(
         rows += [("stall", i, error[i], limit + unrest[i]) for i, limit in zip(places, exceeded, strict=True)]
         if end - 1 in levels:
             tail = replace(tail, held=(), since=0, n_left_out=_EPISODE, level=levels[end - 1])
+        elif is_over.any():
+            tail = replace(tail, n_left_out=0, level=0.0)
         start = end
     return rows, tail
 

@@ -48,6 +48,8 @@ _HISTORY, _SLOW = 8192, {"stall": 1, "slow": SLOW_MOST, "creep": 64}
 class JobSource:
     """The steps of the processes of a recorded job."""
 
+    #: Steps are written about once a second, and are then read soon.
+    every_s = 0.5
     wording = Wording(
         cycle="step",
         stream="process",

@@ -35,6 +35,7 @@ _HISTORY, _DURING = 400, {"stall": 1, "slow": 10, "creep": 64}
 class ServerSource:
     """The engines of a server, each a stream whose cycles are the times between scrapes."""
 
+    every_s = 1.0
     wording = Wording(
         cycle="scrape",
         stream="engine",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from stepscope.watching.alarms import Alarm
 
-_TICK_S, _MINUTE_S = 1.0, 60.0
+_MINUTE_S = 60.0
 #: Counters of the slow steps are written within this time.
 _COUNTERS_S = 1.5
 #: Alarms of a kind that follow within this time, of whatever stream, belong to the one that was reported; unless they
@@ -50,6 +50,10 @@ class Source(Protocol):
     """Where cycles come from, and what knows their causes."""
 
     @property
+    def every_s(self) -> float:
+        """How long to wait from one reading to the next."""
+
+    @property
     def wording(self) -> Wording:
         """How messages name what it gives."""
 
@@ -57,7 +61,7 @@ class Source(Protocol):
         """Whether nothing more will come."""
 
     def read(self, streams: Mapping[str, Stream]) -> list[Cycles]:
-        """What is new of each stream since these were read. Called about once a second."""
+        """What is new of each stream since these were read."""
 
     def status(self) -> str:
         """What to say of it each minute, next to its times; may be empty."""
@@ -114,7 +118,7 @@ class Watcher:
                     minute += _MINUTE_S
                     self._report_minute()
                     self.save()
-                time.sleep(_TICK_S)
+                time.sleep(self._source.every_s)
         finally:
             self.save()
         if self._diagnosis is not None:
