@@ -51,8 +51,8 @@ _UNREST = 0.5
 #: While few blocks are known, a single cycle must take so many times what was expected to be worth an alarm.
 _EARLY_STALL = 3.0
 #: After a slow level was reported, so many values are not learned: they are of a fault, or of a busy machine. Single
-#: cycles are then another alarm only if they are so many times as large, as logarithms.
-_EPISODE, _MUCH_LARGER = 1024, 2.0
+#: cycles are then another alarm only if they are much larger: so many times, as logarithms of ratios.
+_EPISODE, MUCH_LARGER = 1024, 2.0
 #: The level is over when cycles are faster than expected by this part of it: what is expected has followed it.
 _FALLEN = 0.5
 #: An alarm may be so many times as large as one that waits for a core explained, to be checked for these first.
@@ -192,9 +192,9 @@ def _through(
     while start < len(values):
         part = values[start : start + min(_CHUNK - tail.chunk_position, tail.n_left_out or _CHUNK)]
         is_in_level = level_at is None and tail.n_left_out > 0
-        limit = max(tail.limit(rate), least, _MUCH_LARGER * tail.level * is_in_level)
+        limit = max(tail.limit(rate), least, MUCH_LARGER * tail.level * is_in_level)
         beyond = np.flatnonzero(part > limit)
-        is_larger = part[beyond] > (_MUCH_LARGER * tail.level if level_at and tail.level else math.inf)
+        is_larger = part[beyond] > (MUCH_LARGER * tail.level if level_at and tail.level else math.inf)
         beyond = beyond[(beyond + tail.since >= tail.block) | is_larger]
         n_in_episode = min(max(tail.block - tail.since, 0), len(part))
         n_left_out = min(max(n_in_episode, tail.n_left_out), len(part))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from stepscope.core.units import counted, duration
+from stepscope.watching.alarms import MUCH_LARGER
 from stepscope.watching.measures import StreamNow, now_of
 from stepscope.watching.streams import Cycles, Stream, follow, load_state, save_state
 
@@ -28,8 +29,8 @@ _MINUTE_S = 60.0
 #: Counters of the slow steps are written within this time.
 _COUNTERS_S = 1.5
 #: Alarms of a kind that follow within this time, of whatever stream, belong to the one that was reported; unless they
-#: are so many times as large, as logarithms of ratios.
-_SAME_S, _MUCH_LARGER = 30.0, 2.0
+#: are much larger.
+_SAME_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -146,14 +147,15 @@ class Watcher:
             self._show(tuple(self._now.values()))
         for event, had_waits in worst.values():
             if self._is_new(event):
-                if not had_waits or self._is_diagnosing():
+                is_reported = not had_waits or self._is_diagnosing()
+                if is_reported:
                     self._report(event)
-                self._diagnose(event, is_reported=not had_waits)
+                self._diagnose(event, is_reported=is_reported)
 
     def _is_new(self, event: dict[str, Any]) -> bool:
         """Whether an alarm does not belong to one that was reported."""
         reported_s, ratio = self._reported.get(event["kind"], (-math.inf, 1.0))
-        is_larger = math.log(event["ratio"]) > _MUCH_LARGER * math.log(ratio)
+        is_larger = math.log(event["ratio"]) > MUCH_LARGER * math.log(ratio)
         return is_larger or time.monotonic() - reported_s > _SAME_S
 
     def _report(self, event: dict[str, Any]) -> None:
