@@ -10,15 +10,13 @@ that was on. The job knows no profiler.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from fault_job import CYCLES, LENGTH, VOCABULARY, Model, after_step
-from switches import COLLATE_S, Switch
+from switches import COLLATE_S, Switch, arguments
 from torch.nn import functional as F  # noqa: N812  as everybody calls it
 
 if TYPE_CHECKING:
@@ -39,12 +37,7 @@ class Rows(torch.utils.data.IterableDataset):
 
 def main() -> None:
     """Train until the time is over."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("fault_file", type=Path)
-    parser.add_argument("steps_file", type=Path)
-    parser.add_argument("--seconds", type=float, default=600)
-    parser.add_argument("--pause", type=float, default=0, help="seconds that each batch takes to arrive")
-    given = parser.parse_args()
+    given = arguments()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     switch = Switch(given.fault_file)

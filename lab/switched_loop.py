@@ -8,15 +8,13 @@ can show. STEPS_FILE is as there.
 
 from __future__ import annotations
 
-import argparse
 import os
 import tempfile
 import time
 import zlib
-from pathlib import Path
 from typing import IO
 
-from switches import COLLATE_S, Switch
+from switches import COLLATE_S, Switch, arguments
 
 import stepscope
 
@@ -52,12 +50,7 @@ def litter() -> None:
 
 def main() -> None:
     """Work until the time is over."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("fault_file", type=Path)
-    parser.add_argument("steps_file", type=Path)
-    parser.add_argument("--seconds", type=float, default=600)
-    parser.add_argument("--pause", type=float, default=0, help="seconds that each piece takes to arrive")
-    given = parser.parse_args()
+    given = arguments()
     switch = Switch(given.fault_file)
     text = " ".join(f"{i * i % 9973:05d}" for i in range(int(SIZE * LARGER) // 6)).encode()
     began = before = time.time()

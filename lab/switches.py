@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
 
 #: How much longer a slow loader takes.
 COLLATE_S = 0.09
@@ -44,3 +42,13 @@ class Switch:
     def _spin(self) -> None:
         while self.spins.wait():
             pass
+
+
+def arguments() -> argparse.Namespace:
+    """What such a job is given: the file of the fault, where its steps go, and for how long it runs."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("fault_file", type=Path)
+    parser.add_argument("steps_file", type=Path)
+    parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--pause", type=float, default=0, help="seconds that each batch takes to arrive")
+    return parser.parse_args()

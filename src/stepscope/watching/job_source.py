@@ -102,13 +102,20 @@ class JobSource:
     def waits_for_a_core(self, alarm: dict[str, Any]) -> bool:
         """Whether the process waited for a core, by the counters of the recording as they are now."""
         pid, n = self._marks[alarm["stream"]]
-        first, steps = self._job.last_steps(pid, _HISTORY)
-        slow = _slow_steps(alarm, steps[: max(n - first, 0)])
+        steps, slow = self._steps_of(alarm, pid, n)
         if not slow:
             return False
         times = slow[0].begin_s, slow[-1].end_s
         stretches = core_waits.stretches_of(self._job.folder / COUNTERS, pid, steps, *times)
         return stretches is not None and core_waits.cause_of(*stretches) is not None
+
+    def _steps_of(self, alarm: dict[str, Any], pid: int, n: int) -> tuple[list[TimedStep], list[TimedStep]]:
+        """Last steps of a process, and the slow ones of an alarm among its first `n` marks. None if they are gone."""
+        first, steps = self._job.last_steps(pid, _HISTORY)
+        known = steps[: max(n - first, 0)]
+        if alarm["kind"] == "stall":
+            return steps, ([one for one in known if one.time_ns == alarm["step_ns"]] or known)[-1:]
+        return steps, known[-_SLOW[alarm["kind"]] :]
 
     def cause(self, alarm: dict[str, Any]) -> dict[str, Any]:
         """The cause by a dump, and its comparison with the minute before and the job's first steps: takes minutes."""
@@ -129,8 +136,7 @@ class JobSource:
         deadline = time.monotonic() + _DUMP_S
         while _is_open(folder) and time.monotonic() < deadline:
             time.sleep(0.2)
-        first, steps = self._job.last_steps(pid, _HISTORY)
-        slow = _slow_steps(alarm, steps[: max(n - first, 0)])
+        steps, slow = self._steps_of(alarm, pid, n)
         if not slow:
             return {"text": "cause unknown: the times of its steps are gone", "causes": [], "dump": str(folder)}
         from_s, until_s = slow[0].begin_s, slow[-1].end_s
@@ -145,20 +151,14 @@ class JobSource:
         stretches = core_waits.stretches_of(folder / COUNTERS, pid, steps, from_s, until_s)
         waits = stretches and core_waits.cause_of(*stretches)
         where_it_went = f": {core_waits.sentence_of(*stretches)}" if stretches else ""
+        if compared != (self._job.folder, folder) and not (folder / STACKS).exists():
+            where_it_went += "; with py-spy (pip install py-spy) stacks show where"
         fields = (
             _named(waits, f"see stepscope report {folder}", where_it_went)
             if compared is None
             else _compared(*compared, folder, waits, where_it_went)
         )
         return {**fields, "dump": str(folder)}
-
-
-def _slow_steps(alarm: dict[str, Any], steps: list[TimedStep]) -> list[TimedStep]:
-    """The slow steps of an alarm, of those that were made until then."""
-    if alarm["kind"] == "stall":
-        stalls = [one for one in steps if one.time_ns == alarm["step_ns"]]
-        return (stalls or steps)[-1:]
-    return steps[-_SLOW[alarm["kind"]] :]
 
 
 def _is_open(folder: Path) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from stepscope.comparison.diagnosis.case import Judgement, Missing, Rule, View, not_grown
 from stepscope.comparison.diagnosis.change import ABSENT, Change, evidence, moved, span
 from stepscope.comparison.diagnosis.cores import ran, waited
-from stepscope.comparison.diagnosis.sampled import fetching, grown, is_sampled, time_in
+from stepscope.comparison.diagnosis.sampled import fetching, grown, is_sampled, time_in, unexplained
 from stepscope.comparison.model import LOADING, PROCESS, Evidence, RuledOut
 from stepscope.core import units
 
@@ -164,10 +164,10 @@ def _fetching(view: View) -> Judgement:
     """The judgement on data loading without a profile."""
     name = "data_loading"
     rows = grown(view).filter(fetching())
-    change = Change(float(rows["low"].sum()), float(rows["high"].sum()), is_real=True, unit="ns")
-    lost = change.delta - waiting_for_disk(view)
-    if lost < view.least_ns or (not view.is_slower and view.delta_ns < 0.5 * lost):
+    times = unexplained(view, rows, waiting_for_disk(view))
+    if times is None:
         return RuledOut(name, "the main thread is in no function longer whose name says that it gets data")
+    change, lost = times
     how, shown = how_spent(view, lost)
     return view.suspect(
         name,

@@ -91,6 +91,19 @@ def _shares(observations: Sequence[Observation]) -> pl.DataFrame | None:
     return sums.select("function", "share", "variance", spread=between.sqrt())
 
 
+def unexplained(view: View, rows: pl.DataFrame, accounted_ns: float) -> tuple[Change, float] | None:
+    """The time per cycle in functions that `grown` gave, and what of its growth nothing else accounts for. Units: ns.
+
+    None if that is too little. A share of samples has been tested by itself, so the cycle need not be proven to be
+    longer.
+    """
+    change = Change(float(rows["low"].sum()), float(rows["high"].sum()), is_real=True, unit="ns")
+    lost = change.delta - min(accounted_ns, change.delta)
+    if lost < view.least_ns or (not view.is_slower and view.delta_ns < 0.5 * lost):
+        return None
+    return change, lost
+
+
 def time_in(rows: pl.DataFrame, text: str = "time of the main thread in {}, per cycle") -> list[Evidence]:
     """Necessary evidence of functions that `grown` gave, whose name goes into the text."""
     return [
