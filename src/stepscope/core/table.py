@@ -91,12 +91,13 @@ def map_names(series: pl.Series, fn: Callable[[str], Any], dtype: pl.DataType | 
     if not series.len():
         return pl.Series(series.name, [], dtype=dtype)
     # By the categories' numbers, in NumPy: joining a table of names to the column is several times slower.
-    at = series.to_physical().cast(pl.Int64).fill_null(-1).to_numpy()
+    codes = series.to_physical()
+    at = (codes.cast(pl.Int64).fill_null(-1) if codes.null_count() else codes).to_numpy()
     at = at - at.min()
     first = np.full(int(at.max()) + 1, -1, np.int64)
     first[at[::-1]] = np.arange(at.size - 1, -1, -1)
     used = np.flatnonzero(first >= 0)
-    mapped = [None if name is None else fn(name) for name in series[first[used]].cast(pl.String)]
+    mapped = [None if name is None else fn(name) for name in series[first[used]].to_list()]
     values = pl.Series(series.name, mapped, dtype=dtype)
     first[used] = np.arange(used.size)  # now the place of each number among those in use
     return values.gather(pl.Series(first[at]))

@@ -74,12 +74,12 @@ def named_calls(rows: pl.DataFrame, spans: pl.DataFrame, collectives: pl.DataFra
     that names a library; call_id, the first known of both and of the span itself; and collective: as recorded, else the
     kind that the operator names, else the kind that the span's own name says, else that name.
     """
-    recorded_ids = collectives["span_id"].implode()
-    recorded = nearest_span(spans, rows["caller"], lambda ids: ids.is_in(recorded_ids))
-    operator = nearest_span(spans, rows["caller"], lambda ids: _names_library(of_spans(spans, ids, "name")))
+    recorded_ids = collectives["span_id"].unique()
+    recorded = nearest_span(spans, rows["caller"], lambda ids: np.isin(ids, recorded_ids))
+    operator = nearest_span(spans, rows["caller"], lambda ids: _names_library(spans, ids))
     rows = rows.with_columns(
         call_id=pl.coalesce(recorded, operator, "span_id"),
-        record=pl.when(pl.col("span_id").is_in(recorded_ids)).then("span_id").otherwise(recorded),
+        record=pl.when(pl.col("span_id").is_in(recorded_ids.implode())).then("span_id").otherwise(recorded),
         operator=operator,
     )
     known = collectives.select("span_id", "collective").unique("span_id", keep="first")
@@ -95,8 +95,9 @@ def named_calls(rows: pl.DataFrame, spans: pl.DataFrame, collectives: pl.DataFra
     )
 
 
-def _names_library(names: pl.Series) -> pl.Series:
-    return map_names(names, lambda name: library_of(name) is not None, pl.Boolean())
+def _names_library(spans: pl.DataFrame, ids: NDArray[np.uint32]) -> NDArray[np.bool_]:
+    names = of_spans(spans, pl.Series(ids), "name")
+    return map_names(names, lambda name: library_of(name) is not None, pl.Boolean()).fill_null(value=False).to_numpy()
 
 
 _CHUNK = 1 << 17  # rows looked at together, so that scratch space stays small

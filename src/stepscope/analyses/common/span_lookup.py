@@ -19,7 +19,11 @@ from stepscope.core.schema import CAPTURED
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from numpy.typing import NDArray
+
     from stepscope.core.intervals import Bools, Ints
+
+_NONE = 2**32 - 1  # no span has this id
 
 
 def at_or_around(spans: pl.DataFrame, wanted: Bools, *, itself: bool = True) -> Ints:
@@ -95,33 +99,52 @@ def callers(spans: pl.DataFrame, span_id: int, frames: pl.DataFrame) -> list[int
     return around
 
 
-def nearest_span(spans: pl.DataFrame, ids: pl.Series, wanted: Callable[[pl.Series], pl.Series]) -> pl.Series:
-    """For each id the innermost wanted span among that host span and those around it; null if there is none."""
-    nearest = ids.cast(pl.Int64).fill_null(-1).to_numpy().copy()
-    started = of_spans(spans, ids, "ts_ns")
-    parents = of_spans(spans, ids, "parent_id").cast(pl.Int64).fill_null(-1).to_numpy()
-    pending = np.flatnonzero(nearest >= 0)
+def nearest_span(spans: pl.DataFrame, ids: pl.Series, wanted: Callable[[Ints], Bools]) -> pl.Series:
+    """For each id the innermost wanted span among that host span and those around it; null if there is none.
+
+    `wanted` says it of an array of ids.
+    """
+    have = spans["span_id"]
+    span_ids, starts, lengths = have.to_numpy(), spans["ts_ns"].to_numpy(), spans["dur_ns"].to_numpy()
+    first, parents = (_rows(have, column) for column in (ids, spans["parent_id"]))
+    at, nearest = first, np.full(ids.len(), _NONE, np.uint32)
+    pending = np.flatnonzero(at != _NONE)
+    at = at[pending]
     while pending.size:
-        at = pl.Series(nearest[pending], dtype=pl.UInt32())
-        ended = of_spans(spans, at, "ts_ns") + of_spans(spans, at, "dur_ns") <= started.gather(pending)
-        further = (nearest[pending] != ids.gather(pending).to_numpy()) & (nearest[pending] != parents[pending])
-        passed = ~wanted(at) | (ended & pl.Series(further))
-        pending = pending[passed.to_numpy()]
-        above = of_spans(spans, at.filter(passed), "parent_id")
-        nearest[pending] = above.cast(pl.Int64).fill_null(-1).to_numpy()
-        pending = pending[nearest[pending] >= 0]
-    return pl.Series(nearest).replace(-1, None).cast(pl.UInt32())
+        began = first[pending]
+        further = (at != began) & (at != parents[began])  # the parent itself was open, what is further out may have ended
+        stands = wanted(span_ids[at]) & ~(further & (starts[at] + lengths[at] <= starts[began]))
+        nearest[pending[stands]] = span_ids[at[stands]]
+        pending, at = pending[~stands], parents[at[~stands]]
+        pending, at = pending[at != _NONE], at[at != _NONE]
+    return pl.Series(nearest).replace(_NONE, None)
+
+
+def _rows(have: pl.Series, ids: pl.Series) -> NDArray[np.uint32]:
+    """The rows of a table with these span ids, at which others are found; `_NONE` for null and what is not there."""
+    numbers = ids.cast(pl.UInt32).fill_null(_NONE).to_numpy()
+    if _is_numbered(have) or not numbers.size:
+        return numbers
+    order = np.argsort(have.to_numpy(), kind="stable")
+    ordered = np.append(have.to_numpy()[order], np.uint32(_NONE))
+    at = np.searchsorted(ordered[:-1], numbers)
+    return np.where((ordered[at] == numbers) & (numbers != _NONE), np.append(order, 0)[at], _NONE).astype(np.uint32)
 
 
 def of_spans(spans: pl.DataFrame, ids: pl.Series, column: str) -> pl.Series:
     """That column of the spans with these ids, row by row; null where the id is null."""
     have = spans["span_id"]
-    if spans.height and have[0] == 0 and have[-1] == spans.height - 1 and have.is_sorted():
-        return spans[column].gather(ids)  # ids are row numbers, unless someone has filtered the table
+    if _is_numbered(have):
+        return spans[column].gather(ids)
     looked_up = ids.to_frame("span_id").join(
         spans.select("span_id", column), on="span_id", how="left", maintain_order="left"
     )
     return looked_up[column]
+
+
+def _is_numbered(have: pl.Series) -> bool:
+    """Whether the span ids of a table are its row numbers: they are unless someone has filtered it."""
+    return bool(have.len() and have[0] == 0 and have[-1] == have.len() - 1 and have.is_sorted())
 
 
 _MOST = 0.6  # share of an interval that a span must be open for, to be named as what the host was in
@@ -144,7 +167,8 @@ def most_of(
     if wanted.is_empty():
         return None
     mask = spans["category"].is_in(list(categories)) & spans["name"].is_in(wanted.implode())
-    around = nearest_span(spans, ids, mask.gather)
+    is_wanted = mask.fill_null(value=False).to_numpy()
+    around = nearest_span(spans, ids, lambda at: is_wanted[at])
     whole = weights.sum()
     if since is not None:
         begins = spans["ts_ns"].gather(around)

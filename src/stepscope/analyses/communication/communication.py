@@ -263,8 +263,8 @@ def _on_host(
         operators = host.filter(pl.col("span_id").is_in(collectives["span_id"].implode()))
         if operators.is_empty():
             operators = host.filter(pl.col("library") == "c10d")
-    chosen = operators["span_id"].implode()
-    inside = nearest_span(spans, operators["parent_id"], lambda ids: ids.is_in(chosen))
+    chosen = operators["span_id"]
+    inside = nearest_span(spans, operators["parent_id"], lambda ids: np.isin(ids, chosen))
     operators = operators.with_columns(measured=pl.when(timed).then(pl.lit("host")).otherwise(pl.lit("call")))
     return operators.filter(inside.is_null()).join(tracks.select("track_id", "rank"), on="track_id", how="left")
 

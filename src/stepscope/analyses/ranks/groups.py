@@ -127,7 +127,7 @@ def _old_records(calls: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     spans, ops = trace.spans, trace.ops
     if ops.is_empty() or trace.collectives.height:
         return pl.DataFrame({name: pl.Series([None] * calls.height, dtype=kind) for name, kind in empty.items()})
-    around = nearest_span(spans, calls["call_id"], lambda ids: of_spans(spans, ids, "name") == _RECORD)
+    around = nearest_span(spans, calls["call_id"], lambda ids: (of_spans(spans, pl.Series(ids), "name") == _RECORD).to_numpy())
     scalars = around.to_frame("span_id").join(
         ops.select("span_id", "concrete_inputs"), on="span_id", how="left", maintain_order="left"
     )

@@ -110,7 +110,8 @@ def _believed(frame: pl.DataFrame, table: Table, issues: IssueLog) -> pl.DataFra
             continue
         low: Any = values.min()
         high: Any = values.max()
-        if low is None or (limits[0] <= low and high <= limits[1] and not values.is_nan().any()):
+        is_nan = values.dtype.is_float() and values.is_nan().any()
+        if low is None or (limits[0] <= low and high <= limits[1] and not is_nan):
             continue
         can_be = values.is_between(*limits)
         example, n = values.filter(~can_be).to_list()[0], int((~can_be).sum())
