@@ -205,8 +205,8 @@ def _calls_product(spans: pl.DataFrame, sizes: pl.DataFrame) -> pl.Series:
     """Ids of the products of matrices that call another one whose shapes are known."""
     is_product = _named(spans["name"], spans["category"] == "operator", _is_product)
     sized = sizes.filter(pl.col("input_shapes").is_not_null())["span_id"]
-    around = at_or_around(spans, is_product.to_numpy(), itself=False)
-    around = around[(is_product & spans["span_id"].is_in(sized.implode())).to_numpy()]
+    rows = np.flatnonzero(is_product & spans["span_id"].is_in(sized.implode()))
+    around = at_or_around(spans, is_product.to_numpy(), rows, itself=False)
     return pl.Series(around[around >= 0], dtype=pl.UInt32())
 
 

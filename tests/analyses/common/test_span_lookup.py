@@ -96,6 +96,7 @@ def test_what_is_around_a_span_is_what_was_open_as_it_began(made: list[tuple[int
         around = next((j for j in open_[::-1] if wanted[j]), -1)
         assert at_or_around(spans, wanted, itself=False)[i] == around
         assert at_or_around(spans, wanted)[i] == (i if wanted[i] else around)
+        assert at_or_around(spans, wanted, np.array([i]), itself=False).tolist() == [around]
         ids = pl.Series([i], dtype=pl.UInt32)
         near = nearest_span(spans, ids, lambda at: wanted[at]).to_list()
         assert near == [None if not wanted[i] and around < 0 else i if wanted[i] else around]

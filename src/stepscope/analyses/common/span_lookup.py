@@ -26,28 +26,33 @@ if TYPE_CHECKING:
 _NONE = 2**32 - 1  # no span has this id
 
 
-def at_or_around(spans: pl.DataFrame, wanted: Bools, *, itself: bool = True) -> Ints:
+def at_or_around(spans: pl.DataFrame, wanted: Bools, rows: Ints | None = None, *, itself: bool = True) -> Ints:
     """For each span the innermost wanted one among itself and the spans around it; -1 if there is none.
 
-    `wanted` is a mask over all spans, which are not filtered: ids are row numbers. Without `itself` only spans around
-    count.
+    `wanted` is a mask over all spans, which are not filtered: ids are row numbers. With `rows` only these spans are
+    asked about. Without `itself` only spans around count.
     """
+    asked: Ints = np.arange(spans.height) if rows is None else rows
     if not wanted.any():
-        return np.full(spans.height, -1, np.int64)
+        return np.full(asked.size, -1, np.int64)
     parents = spans["parent_id"].cast(pl.Int64).fill_null(-1).to_numpy()
-    starts = spans["ts_ns"].to_numpy()
-    ends = starts + spans["dur_ns"].to_numpy()
     chain = nearest(parents, wanted)
-    above = np.where(parents >= 0, chain.take(parents), -1)
-    around: Ints = above.copy()
+    starts, lengths = spans["ts_ns"].to_numpy(), spans["dur_ns"].to_numpy()
+
+    def above(at: Ints) -> Ints:
+        up = parents.take(at)
+        return np.where(up >= 0, chain.take(up), -1)
+
+    around = above(asked)
     # The parent itself was open, what is further out may have ended.
-    pending = np.flatnonzero((around >= 0) & (around != parents))
+    pending = np.flatnonzero((around >= 0) & (around != parents.take(asked)))
     while pending.size:
         outer = around.take(pending)
-        passed = (outer >= 0) & (ends.take(outer) <= starts.take(pending))
+        ended = starts.take(outer) + lengths.take(outer) <= starts.take(asked.take(pending))
+        passed = (outer >= 0) & ended
         pending = pending[passed]
-        around[pending] = above.take(outer[passed])
-    return np.where(wanted, np.arange(parents.size), around) if itself else around
+        around[pending] = above(outer[passed])
+    return np.where(wanted.take(asked), asked, around) if itself else around
 
 
 def is_captured(spans: pl.DataFrame) -> Bools:
@@ -63,7 +68,7 @@ def own_time(spans: pl.DataFrame, wanted: Bools) -> Ints:
     rows = np.flatnonzero(wanted)
     above = spans["parent_id"].cast(pl.Int64).fill_null(-1).to_numpy()[rows]
     if not wanted[above[above >= 0]].all():
-        above = at_or_around(spans, wanted, itself=False)[rows]
+        above = at_or_around(spans, wanted, rows, itself=False)
     position = np.full(spans.height + 1, -1, np.int64)  # the last one, reached by index -1, stays -1
     position[rows] = np.arange(rows.size)
     starts = spans["ts_ns"].to_numpy()[rows]

@@ -157,7 +157,7 @@ def priced(work: pl.DataFrame, spans: pl.DataFrame, ops: pl.DataFrame) -> tuple[
     bare = of_call.join(costs, on="call_id", how="anti").filter(pl.col("call_id") >= 0)["call_id"].to_numpy()
     both = costs
     if bare.size:
-        unclear = pl.DataFrame({"call_id": at_or_around(spans, wanted)[bare]}, schema={"call_id": pl.Int64})
+        unclear = pl.DataFrame({"call_id": at_or_around(spans, wanted, bare)}, schema={"call_id": pl.Int64})
         reasons = unclear.join(costs.select("call_id", "reason"), on="call_id", how="left", maintain_order="left")
         rest = _costs(bare, spans, ops).with_columns(reason=pl.coalesce(reasons["reason"], "reason"))
         both = pl.concat([costs, rest])
@@ -186,13 +186,15 @@ def _ancestors(rows: Ints, parents: Ints, wanted: Bools) -> Ints:
 
 def _outermost(rows: Ints, spans: pl.DataFrame, wanted: Bools) -> Ints:
     """For each row the outermost wanted span among itself and those around it; -1 if none."""
-    above = at_or_around(spans, wanted, itself=False)
-    outer = np.where(wanted[rows], rows, above[rows])
-    while True:
-        higher = np.where(outer >= 0, above[outer], -1)
-        if not (higher >= 0).any():
-            return outer
-        outer = np.where(higher >= 0, higher, outer)
+    ones = np.flatnonzero(wanted)
+    above = at_or_around(spans, wanted, np.concatenate((rows, ones)), itself=False)
+    outer, above = np.where(wanted[rows], rows, above[: rows.size]), above[rows.size :]
+    pending = np.flatnonzero(outer >= 0)
+    while pending.size:
+        higher = above[np.searchsorted(ones, outer[pending])]
+        pending, higher = pending[higher >= 0], higher[higher >= 0]
+        outer[pending] = higher
+    return outer
 
 
 def _costs(calls: Ints, spans: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
@@ -236,8 +238,7 @@ def _annotations(calls: pl.DataFrame, spans: pl.DataFrame) -> pl.Series:
     needs = calls["name"].cast(pl.String).is_in(paged).fill_null(value=False).to_numpy()
     rows = np.full(calls.height, -1, np.int64)
     if needs.any():
-        around = at_or_around(spans, _spans_named(spans, is_pass))
-        rows[needs] = around[calls["call_id"].to_numpy()[needs]]
+        rows[needs] = at_or_around(spans, _spans_named(spans, is_pass), calls["call_id"].to_numpy()[needs])
     known = pl.select(pl.when(pl.Series(rows >= 0)).then(pl.Series(rows))).to_series()
     return spans["name"].gather(known)
 

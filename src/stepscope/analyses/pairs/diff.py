@@ -158,7 +158,7 @@ def _part_name(name: str, category: str, is_main: bool) -> str:  # noqa: FBT001 
 def _work_of(spans: pl.DataFrame, is_top: NDArray[np.bool_]) -> NDArray[np.float64]:
     """Per top-level span the device work that was launched inside it."""
     launched = spans.filter(pl.col("category").is_in(DEVICE_WORK) & pl.col("launch_id").is_not_null())
-    top = at_or_around(spans, is_top)[launched["launch_id"].to_numpy()]
+    top = at_or_around(spans, is_top, launched["launch_id"].to_numpy())
     inside = top >= 0
     work = np.zeros(is_top.size)
     np.add.at(work, top[inside], launched["dur_ns"].to_numpy()[inside])

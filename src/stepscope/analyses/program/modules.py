@@ -156,7 +156,7 @@ def _direct_operators(spans: pl.DataFrame, calls: ModuleCalls) -> Ints:
     is_module = np.zeros(spans.height, np.bool_)
     is_module[calls.rows] = True
     is_operator = (spans["category"] == "operator").to_numpy() & ~is_module
-    around = at_or_around(spans, is_module | is_operator, itself=False)[is_operator]
+    around = at_or_around(spans, is_module | is_operator, np.flatnonzero(is_operator), itself=False)
     around = around[around >= 0]
     of = calls.of_span[around[is_module[around]]]
     return _per_call(calls, of, np.ones_like(of))
@@ -202,7 +202,7 @@ def module_calls(spans: pl.DataFrame, frames: pl.DataFrame, *, lightning: bool) 
     number = np.full(mask.size + 1, -1, np.int64)  # the last one, reached by index −1, stays −1
     number[rows] = np.arange(rows.size)
     of_span = number[at_or_around(spans, mask)]
-    above = number[at_or_around(spans, mask, itself=False)[rows]]
+    above = number[at_or_around(spans, mask, rows, itself=False)]
     names = spans["name"].gather(pl.Series(rows)).cast(pl.String)
     labels = _lightning_labels(names) if lightning else _labels(names, frames, rows)
     return ModuleCalls(rows, spans["ts_ns"].to_numpy()[rows], above, of_span, parents, labels)
