@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.comparison._resources import by_cycle, counters_around
-from stepscope.comparison.model import RUN_RESOURCES, TIMED_STEPS
+from stepscope.comparison.model import PROCESS, RUN_RESOURCES, TIMED_STEPS
 from stepscope.comparison.statistics import more_often
 
 if TYPE_CHECKING:
@@ -35,10 +35,15 @@ _BLOCKS = 40
 _SLOW, _SIGMAS = 0.3, 6.0
 #: Slow steps make a tail if there are so many, not in a single stretch: in at least half of so many stretches.
 _LEAST_SLOW, _STRETCHES = 5, 10
+#: Steps that take so many typical steps longer are far from all others: fewer make a tail, each in another stretch.
+_FAR, _LEAST_FAR = 2.0, 3
 #: Slow steps are regular if so many of the steps at a distance are slow, and have this part of the tail's time. A
 #: longer distance that has nearly as much is the better one, since shorter ones divide it.
 _REGULAR, _MOST_OF_TAIL, _LESS = 0.8, 0.4, 0.1
 _MAD_TO_SD = 1.4826
+#: A stretch holds a slow step if its mean step is longer by this part of what one adds to it.
+_HOLDS = 0.3
+_RUNQ = "process_runq_time"
 #: Part of the length of slow steps from which on one of the base may be the same.
 _ALIKE = 0.5
 #: Steps grow if their order by length is nearly that of time, and they grow by this part over the run.
@@ -126,8 +131,9 @@ def run_resources(trace: Trace, pid: int | None, siblings: Collection[int], step
 class Tail(msgspec.Struct, frozen=True):
     """Steps of a run that take much longer than its typical step. Units: ns.
 
-    `excess_ns` is what they add to the mean step, `each_ns` what each takes beyond the typical one. `every` is their
-    distance in steps if it is regular. `is_spread` says whether they come all over the run.
+    `excess_ns` is what they add to the mean step, `each_ns` what each takes beyond the typical one, and `is_far` says
+    that this is twice the typical step or more. `every` is their distance in steps if it is regular. `is_spread` says
+    whether they come all over the run.
     """
 
     n_steps: int
@@ -136,6 +142,7 @@ class Tail(msgspec.Struct, frozen=True):
     each_ns: float
     every: int | None
     is_spread: bool
+    is_far: bool = False
 
 
 def tail(steps: pl.DataFrame, *, least_ns: float = 0.0, by_distance: bool = True) -> Tail:
@@ -160,14 +167,11 @@ def tail(steps: pl.DataFrame, *, least_ns: float = 0.0, by_distance: bool = True
     span = max(int(at[-1] - at[0]) + 1, 1)
     held = np.unique((at[is_slow] - at[0]) * _STRETCHES // span).size
     extra = ((values - middle) * counts)[is_slow]
-    return Tail(
-        total,
-        n_slow,
-        float(extra.sum()) / total,
-        float(extra.mean()) if n_slow else 0.0,
-        every,
-        is_spread=n_slow >= _LEAST_SLOW and 2 * held >= min(_STRETCHES, n_slow),
-    )
+    each_ns = float(extra.mean()) if n_slow else 0.0
+    is_far = n_slow > 0 and each_ns >= _FAR * middle
+    is_spread = n_slow >= _LEAST_SLOW and 2 * held >= min(_STRETCHES, n_slow)
+    is_spread |= is_far and n_slow >= _LEAST_FAR and held == n_slow
+    return Tail(total, n_slow, float(extra.sum()) / total, each_ns, every, is_spread, is_far)
 
 
 def _period(at: NDArray[np.int64], is_slow: NDArray[np.bool_], extra: Floats) -> tuple[int, int] | None:
@@ -206,6 +210,26 @@ def growth(steps: pl.DataFrame) -> tuple[float, float]:
     quarter = typical.size // 4
     rise = float(np.median(typical[-quarter:]) - np.median(typical[:quarter]))
     return rise, _steadiness(typical)
+
+
+def waiting_share(run: Observation) -> float | None:
+    """Of the time that slow stretches of a run take longer than the others, the part spent waiting for a core, 0..1.
+
+    Slow are stretches that hold slow steps. None if there are none, or if such waits are unknown.
+    """
+    is_wait = (pl.col("device").cast(pl.String) == PROCESS) & (pl.col("metric").cast(pl.String) == _RUNQ)
+    rows = run.run_resources.filter(is_wait).sort("stretch")
+    slow_steps = tail(run.steps, by_distance=False)
+    if rows.is_empty() or not slow_steps.n_slow:
+        return None
+    step = rows["step_ns"].to_numpy()
+    wait = rows["mu"].to_numpy() / 1e9 * step
+    middle = float(np.median(step))
+    is_slow = step > middle + _HOLDS * slow_steps.each_ns * _BLOCKS / slow_steps.n_steps
+    if not is_slow.any() or is_slow.all():
+        return None
+    more = wait[is_slow].mean() - np.median(wait[~is_slow])
+    return float(np.clip(more / (step[is_slow].mean() - middle), 0.0, 1.0))
 
 
 class Tails(msgspec.Struct, frozen=True):

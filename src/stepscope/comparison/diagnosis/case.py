@@ -125,8 +125,8 @@ class View(msgspec.Struct, frozen=True):
         tails = self.tails
         if tails is None or tails.added_ns < self.least_ns:
             return False
-        # A regular distance is no accident by itself.
-        return tails.p_value <= (SURE if tails.other.every is None else _REGULAR)
+        # A regular distance is no accident by itself, and neither are steps that take three times as long as others.
+        return tails.p_value <= (SURE if tails.other.every is None and not tails.other.is_far else _REGULAR)
 
     @property
     def is_faster(self) -> bool:

@@ -75,6 +75,7 @@ FOLLOWS: dict[str, tuple[str, ...]] = {
     "python_gc": ("host_overhead", "slow_tail", "periodic_work"),
     "periodic_work": ("slow_operator", "workload_change", "slow_tail", *_HOST),
     "growing_steps": ("slow_operator", "slow_tail", *_HOST),
+    "slow_tail": ("host_overhead",),
     "slow_operator": ("slow_kernel", "host_overhead", "memory_growth"),
     "slow_kernel": ("host_overhead",),
     "memory_pressure": ("disk_io", "host_overhead"),
@@ -103,6 +104,8 @@ _OVERLAP = 1.15
 #: Causes that consist of time only. They are ruled out if they explain less than this share of the difference.
 _OF_TIME = ("host_overhead", "slow_operator", "slow_kernel", "data_loading", "disk_io", "python_gc")
 _LEAST_SHARE = 0.1
+#: Beside larger causes one counts from this share of what they leave, if that is this part of a cycle of the base.
+_OF_REST, _OF_CYCLE = 0.25, 0.02
 #: Causes that are inferred from how long calls take, which says nothing about a fault if the machines differ.
 _OF_ONE_MACHINE = (
     "gpu_frequency", "cpu_frequency", "slow_kernel", "slow_operator", "host_overhead", "cpu_contention",
@@ -124,6 +127,8 @@ _OTHER_WORK = 0.85
 _CERTAIN_SHARE, _LIKELY_SHARE = 0.5, 0.25
 #: The highest confidence of what is called likely, and possible.
 _LIKELY, _POSSIBLE = 0.89, 0.59
+#: Single slow steps are where time is lost in the program if they account for so much of it.
+_MOST_OF = 0.75
 #: A consequence that explains less than this share of the difference is never a cause of its own.
 _LEAST_SCORE = 0.05
 #: Causes that make the main thread spend time somewhere in Python.
@@ -179,10 +184,26 @@ def _weighed(judged: _Judged, case: Case) -> tuple[tuple[Cause, ...], list[str]]
         own = next((view.delta_ns for view in judged.views if view.pair.label == cause.process), 0.0)
         share = cause.explained_ns / (own or step.delta)
         limit = 1.0 if share >= _CERTAIN_SHARE * far else _LIKELY if share >= _LIKELY_SHARE * far else _POSSIBLE
-        (causes if share >= _LEAST_SHARE else minor).append(_at_most(cause, limit))
+        rest = [each.explained_ns for each in judged.causes if each is not cause]
+        matters = share >= _LEAST_SHARE or _is_rest(
+            cause.explained_ns, rest, _known_better(own or step.delta, case), step.base
+        )
+        (causes if matters else minor).append(_at_most(cause, limit))
     if not causes:
         causes = [each for each in minor if each.category in STATES and each.explained_ns * step.delta >= 0]
     return tuple(causes), _as_remarks([each for each in minor if each not in causes])
+
+
+def _is_rest(ns: float, others: Iterable[float], whole: float, base_ns: float) -> bool:
+    """Whether a cause of so many ns is much of what larger ones leave of the whole difference."""
+    larger = [other for other in others if other > ns]
+    return bool(larger) and ns >= _OF_CYCLE * base_ns and ns >= _OF_REST * max(whole - sum(larger), 0.0)
+
+
+def _known_better(ns: float, case: Case) -> float:
+    """The difference of profiled cycles, or that of all steps of the run if that is less. Units: ns."""
+    whole = case.step_time.delta if case.step_time is not None else 0.0
+    return min(ns, whole) if whole > 0 else ns
 
 
 def _as_remarks(minor: Sequence[Cause]) -> list[str]:
@@ -225,7 +246,9 @@ def _judged(case: Case, all_views: tuple[View, ...]) -> _Judged:
     late = straggler(all_views, suspects) if n > 1 else _of_one_process(all_views)
     chosen = _of_rank(suspects, late) if isinstance(late, Suspect) else _together(suspects, n)
     reference = _reference(all_views)
-    chosen, minor = _material(chosen, reference)
+    chosen, minor = _material(
+        chosen, reference, _known_better(reference, case), max((view.base_ns for view in all_views), default=0.0)
+    )
     causes = _folded(_reasons_first(sorted(chosen, key=lambda s: _score(s, reference), reverse=True)), reference)
     ruled_out = [judgement for _, judgement in judgements if isinstance(judgement, RuledOut)]
     ruled_out += [*([late] if isinstance(late, RuledOut) else []), *minor]
@@ -307,12 +330,16 @@ def _reference(all_views: Sequence[View]) -> float:
     return max((max(abs(view.delta_ns), view.least_ns) for view in all_views), default=0.0) or 1.0
 
 
-def _material(suspects: Sequence[Suspect], reference: float) -> tuple[list[Suspect], list[RuledOut]]:
+def _material(
+    suspects: Sequence[Suspect], reference: float, whole: float, base_ns: float
+) -> tuple[list[Suspect], list[RuledOut]]:
     """The suspects that matter, and the causes of time only that explain too little of the difference."""
     material, minor = [], []
     for suspect in suspects:
         share = max(abs(suspect.cause.explained_ns), suspect.affected_ns) / reference
-        if suspect.cause.category in _OF_TIME and share < _LEAST_SHARE:
+        rest = [each.cause.explained_ns for each in suspects if each is not suspect]
+        is_rest = _is_rest(suspect.cause.explained_ns, rest, whole, base_ns)
+        if suspect.cause.category in _OF_TIME and share < _LEAST_SHARE and not is_rest:
             text = f"explains {units.percent(share)} of the difference: {suspect.cause.statement}"
             minor.append(RuledOut(suspect.cause.category, text))
         else:
@@ -331,17 +358,26 @@ def _score(suspect: Suspect, reference: float) -> tuple[float, float]:
     return share * (1.0 if is_other_work else suspect.cause.confidence), max(far, 1 / far) if far > 0 else 1.0
 
 
+def _is_where(suspect: Suspect) -> bool:
+    """Whether a cause says only where in the program time is lost.
+
+    That is all that the time between operators says, which a loop of Python spends, and all that samples of the main
+    thread's stack say.
+    """
+    first = suspect.cause.evidence[0].name if suspect.cause.evidence else None
+    return suspect.cause.category == "host_overhead" and (
+        first == PYTHON or suspect.cause.resource == python.MAIN_THREAD
+    )
+
+
 def _reasons_first(suspects: Sequence[Suspect]) -> list[Suspect]:
     """Causes that say only when or where time is lost after those that say by what, if one explains half of that time.
 
-    Where time is lost is all that the time between operators says, which a loop of Python spends, and all that samples
-    of the main thread's stack say.
+    Where single slow steps lose what is lost somewhere in the program, that place is why they are slow.
     """
 
     def is_bare(suspect: Suspect) -> bool:
-        first = suspect.cause.evidence[0].name if suspect.cause.evidence else None
-        is_where = first == PYTHON or suspect.cause.resource == python.MAIN_THREAD
-        return suspect.cause.category in _WHEN or (suspect.cause.category == "host_overhead" and is_where)
+        return suspect.cause.category in _WHEN or _is_where(suspect)
 
     def has_reason(late: Suspect) -> bool:
         return is_bare(late) and any(
@@ -350,7 +386,12 @@ def _reasons_first(suspects: Sequence[Suspect]) -> list[Suspect]:
             if not is_bare(each)
         )
 
-    return sorted(suspects, key=has_reason)
+    def is_of_slow_steps(where: Suspect) -> bool:
+        return _is_where(where) and any(
+            each.cause.category == "slow_tail" and each.affected_ns >= _MOST_OF * where.affected_ns for each in suspects
+        )
+
+    return sorted(suspects, key=lambda suspect: (has_reason(suspect), is_of_slow_steps(suspect)))
 
 
 def _folded(suspects: Sequence[Suspect], reference: float) -> list[Cause]:

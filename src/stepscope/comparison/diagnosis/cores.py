@@ -4,17 +4,33 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from stepscope.comparison import whole_run
 from stepscope.comparison.diagnosis.change import ABSENT, Change
 from stepscope.comparison.model import BLOCKER, PROCESS, WORKERS
 
 if TYPE_CHECKING:
     from stepscope.comparison.diagnosis.case import View
 
+#: Slow steps that spend this part of their extra time waiting for a core are slow because of it.
+MOSTLY_WAITS = 0.4
+
 
 def waited(view: View) -> Change:
     """Time per cycle in which the process' threads were ready but had no core."""
     counted = view.per_cycle(PROCESS, "process_runq_time")
     return counted if counted.is_known else _scheduled(view, "sched_runq")
+
+
+def waiting_share(view: View) -> float | None:
+    """Of the time that slow steps add, the part in which the process waited for a core, 0..1; None if unknown."""
+    known = [share for share in map(whole_run.waiting_share, view.pair.other) if share is not None]
+    return max(known, default=None)
+
+
+def slow_without_wait(view: View) -> float:
+    """What slow steps add to the mean step if it is known that they do not wait for a core. Units: ns."""
+    share = waiting_share(view) if view.has_tail else None
+    return view.tails.added_ns if view.tails is not None and share is not None and share <= MOSTLY_WAITS else 0.0
 
 
 def with_workers(view: View, mine: Change, metric: str) -> Change:

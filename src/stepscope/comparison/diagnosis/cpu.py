@@ -25,6 +25,7 @@ from stepscope.comparison.diagnosis.cores import (
     named_cores,
     outside_cores,
     ran,
+    slow_without_wait,
     waited,
     with_workers,
 )
@@ -140,6 +141,8 @@ def cpu_contention(view: View) -> Judgement:
     costs = (evidence(text, clock, role="consequence", device="host", metric="cpu_frequency"),)
     stretched = view.base_ns * ((use.slower or 1.0) - 1) if use.shared else 0.0
     affected = max(min(use.longer_ns, use.wait.delta) if use.waits else 0.0, stretched)
+    if (apart := slow_without_wait(view)) > 0:  # waits do not explain what single steps without one add
+        affected = min(affected, max(view.delta_ns - apart, 0.0))
     return view.suspect(
         name,
         _contention_says(view, use),

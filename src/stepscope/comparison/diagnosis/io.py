@@ -13,6 +13,8 @@ _OWN_RATES = ("process_write_bytes_rate", "process_read_bytes_rate")
 _DISK_RATES = ("disk_write_bytes_rate", "disk_read_bytes_rate")
 #: Time per byte through the page cache or to a disk, in ns: 1 GB/s at most, partly processor time in the kernel.
 _COPY_NS = 1.0
+#: Time per byte of slow storage whose waits Linux may not count, such as a network's: 10 MB/s.
+_SLOWEST_NS = 100.0
 #: Linux' own count of the time in which some task waited for a disk (pressure stall information).
 _STALLED = ("host_pressure_io_some",)
 #: What writing costs in all, in times that are accounted for: 1.4 with 4 MiB and fsync on a virtual disk.
@@ -78,7 +80,10 @@ def waiting_for_disk(view: View) -> float:
         lost = view.delta_ns  # a few profiled cycles do not prove what the whole run does
     if off.is_known:
         for_disk = amount.delta * _COPY_NS + (stalled.delta if stalled.rose() else 0.0)
-        known = max(off.delta + _queued_after_waits(view), for_disk)
+        asleep = off.delta + _queued_after_waits(view)
+        if stalled.is_known and not stalled.rose():
+            asleep = min(asleep, amount.delta * _SLOWEST_NS)
+        known = max(asleep, for_disk)
         return min(lost, _UNCOUNTED * known) if known >= lost / 3 or stalled.rose() else 0.0
     return lost if view.per_cycle(PROCESS, "process_voluntary_ctx_switches").rose(by=1.0, times=2) else 0.0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stepscope.comparison.diagnosis.case import Judgement, Missing, Rule, View, not_slower
 from stepscope.comparison.diagnosis.change import Change, evidence, span
-from stepscope.comparison.diagnosis.cores import waited, with_workers
+from stepscope.comparison.diagnosis.cores import MOSTLY_WAITS, waited, waiting_share, with_workers
 from stepscope.comparison.model import Evidence, RuledOut
 from stepscope.comparison.whole_run import Tail, Tails, growth, of_processes
 from stepscope.core import units
@@ -52,7 +52,8 @@ def slow_tail(view: View) -> Judgement:
     """Single steps take much longer than the others, at no regular distance.
 
     Necessary: slow steps all over the run, which add more to the mean step than in the base, by 3 % of a step and by a
-    fifth of the added time.
+    fifth of the added time; and stretches that hold them do not wait for a core for most of the time that they take
+    longer.
     """
     name = "slow_tail"
     tails = _tails(name, view)
@@ -61,12 +62,8 @@ def slow_tail(view: View) -> Judgement:
     base, other = tails.base, tails.other
     if other.every is not None:
         return RuledOut(name, f"slow steps come every {other.every} steps")
-    wait = with_workers(view, waited(view), "process_runq_time")
-    if wait.delta > 0.5 * tails.added_ns:
-        return RuledOut(name, f"in slow steps the process waits for a core: {span(wait.base, wait.other, 'ns')} a step")
-    if (wait.other or 0.0) > 0.5 * other.excess_ns and wait.delta > _SOME * tails.added_ns:
-        text = f"the process waits for a core {units.duration(wait.other)} a step, which may be what makes steps slow"
-        return RuledOut(name, text, is_judged=False)
+    if (waits := _for_a_core(view, tails)) is not None:
+        return waits
     share = units.percent(other.n_slow / other.n_steps)
     return view.suspect(
         name,
@@ -77,6 +74,21 @@ def slow_tail(view: View) -> Judgement:
         resource="steps",
         advice="record such a step: stepscope record --keep 60s --trigger 2x --stacks",
     )
+
+
+def _for_a_core(view: View, tails: Tails) -> RuledOut | None:
+    """The judgement if slow steps wait for a core, or if that cannot be told; None if they do not."""
+    share = waiting_share(view)
+    if share is not None:
+        text = f"in slow steps the process waits for a core: {units.percent(share)} of the time that they take longer"
+        return RuledOut("slow_tail", text) if share > MOSTLY_WAITS else None
+    wait = with_workers(view, waited(view), "process_runq_time")
+    if wait.delta > 0.5 * tails.added_ns:
+        return RuledOut("slow_tail", f"the process waits for a core: {span(wait.base, wait.other, 'ns')} a step")
+    if (wait.other or 0.0) > 0.5 * tails.other.excess_ns and wait.delta > _SOME * tails.added_ns:
+        text = f"the process waits for a core {units.duration(wait.other)} a step, which may be what makes steps slow"
+        return RuledOut("slow_tail", text, is_judged=False)
+    return None
 
 
 def growing_steps(view: View) -> Judgement:
