@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from observations import observation, pair
 
-from stepscope.comparison.model import TIMED_STEPS, Pair
+from stepscope.comparison.model import RUN_RESOURCES, TIMED_STEPS, Pair
 from stepscope.comparison.statistics import more_often
 from stepscope.comparison.verdict import step_effect
 from stepscope.comparison.whole_run import (
@@ -18,6 +18,7 @@ from stepscope.comparison.whole_run import (
     tail,
     tails_of,
     timed_steps,
+    waiting_share,
     without_growth,
 )
 from stepscope.core.schema import STEP_TIMES
@@ -104,6 +105,39 @@ def test_slow_steps_of_the_base_count_all_if_those_of_the_other_run_have_no_dist
     assert tails.other.every is None
     assert tails.base.n_slow >= tails.other.n_slow
     assert tails.added_ns < 0
+
+
+@pytest.mark.parametrize(("at", "ms", "is_tail"), [
+    ((40, 170, 290), 80.0, True),  # five times as long as others, all over the run
+    ((40, 170, 290), 30.0, False),  # not far enough from them to be three alone
+    ((40, 41, 290), 80.0, False),  # two of them are one event
+    ((40, 170), 80.0, False),
+])  # fmt: skip
+def test_few_steps_are_a_tail_if_they_are_far_from_all_others(at, ms, is_tail):
+    values = noisy()
+    values[list(at)] += ms
+    slow = tail(steps_of(values))
+    assert (slow.n_slow, slow.is_spread) == (len(at), is_tail)
+
+
+def waiting(values, wait_ms):
+    """An observation of these steps, in whose stretches the process waits for a core so long per step."""
+    steps = steps_of(values)
+    step_ns = stretches(steps)
+    rows = {"stretch": np.arange(40), "mu": 1e9 * np.asarray(wait_ms) * MS / step_ns, "step_ns": step_ns}
+    of_core = {"device": "process", "metric": "process_runq_time", "unit": "ns/s"}
+    frame = pl.DataFrame(rows).with_columns(pl.lit(value).alias(name) for name, value in of_core.items())
+    return replace(observation([20 * MS] * 10), steps=steps, run_resources=RUN_RESOURCES.conform(frame))
+
+
+def test_what_slow_steps_wait_for_is_what_their_stretches_wait_for_more():
+    values = noisy()
+    values[5::80] += 100.0  # each makes a stretch of ten steps 10 ms a step longer
+    in_slow = np.where(stretches(steps_of(values)) > 25 * MS, 8.0, 0.0)
+    assert waiting_share(waiting(values, 1.0 + in_slow)) == pytest.approx(0.8, abs=0.05)
+    assert waiting_share(waiting(values, np.full(40, 1.0))) == pytest.approx(0.0, abs=0.01)
+    assert waiting_share(waiting(noisy(), np.full(40, 1.0))) is None
+    assert waiting_share(_with(values)) is None
 
 
 def with_slow(values, at, ms):

@@ -217,6 +217,18 @@ def test_a_cause_of_little_of_the_change_is_a_note():
     assert categories(diagnosis) == ["data_loading"]
 
 
+def test_a_small_cause_beside_a_large_one_is_named_if_it_fills_what_that_leaves():
+    """A loader takes 60 ms more, small calls 5.5 ms, less than a tenth of all but much of the other 13.5 ms."""
+    of_loader = replace(BASE, loading_ms=BASE.loading_ms + 60.0)
+
+    def said(small_ms, rest_ms):
+        calls = Op("aten::tiny", 1000, small_ms / 1000 * MS, "[[]]")
+        return categories(diagnosed(BASE, replace(of_loader, launch_ms=rest_ms).with_ops(calls)))
+
+    assert said(5.5, 8.0) == ["data_loading", "host_overhead"]
+    assert said(1.0, 8.0) == ["data_loading"]
+
+
 def test_on_another_machine_slower_calls_are_no_fault():
     case = case_of(BASE, replace(BASE, gaps_ms=40.0))
     assert categories(diagnose(case)) == ["host_overhead"]

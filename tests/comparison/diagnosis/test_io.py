@@ -65,6 +65,14 @@ def test_time_that_the_kernel_counts_as_stalled_names_a_disk_beside_other_causes
     assert "disk_io" not in categories(diagnosed(base, other))
 
 
+def test_a_few_bytes_that_the_kernel_counts_no_stall_for_are_no_reason_to_sleep():
+    """5 kB a cycle take a disk of 10 MB/s half a millisecond, while the process sleeps for 20."""
+    base = replace(BASE, resources={**BASE.resources, ("host", "host_pressure_io_some"): ("ns/s", 0.0)})
+    other = asleep(replace(base, gaps_ms=22.0), 20.0).levels(process_write_bytes_rate=5e4)
+    other = other.levels(process_voluntary_ctx_switches=120.0)
+    assert categories(diagnosed(base, other)) == ["host_overhead"]
+
+
 @pytest.mark.slow
 def test_a_writer_that_queues_for_its_core_after_each_wait_is_disk_io():
     """20 of 60 ms asleep would not do; most of the rest it waits for the threads that write for it."""

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from stepscope.comparison.model import RUN_RESOURCES, TIMED_STEPS
 from stepscope.comparison.verdict import compare_runs
+from stepscope.comparison.whole_run import stretches
 
 BASE = Job()
 N = 400
@@ -50,6 +51,26 @@ def test_slow_steps_at_random_are_a_tail():
     result = compared(slow)
     assert [cause.category for cause in result.causes] == ["slow_tail"]
     assert result.verdict == "different"
+
+
+def waiting(recording, wait_ms):
+    """The same where the process waits for a core so long per step, in each stretch of the whole run."""
+    step_ns = stretches(recording.steps)
+    rows = {"stretch": np.arange(40), "mu": 1e9 * np.asarray(wait_ms) * MS / step_ns, "step_ns": step_ns}
+    of_core = {"device": "process", "metric": "process_runq_time", "unit": "ns/s"}
+    frame = pl.DataFrame(rows).with_columns(pl.lit(value).alias(name) for name, value in of_core.items())
+    return replace(recording, run_resources=RUN_RESOURCES.conform(frame))
+
+
+@pytest.mark.parametrize(("of_extra", "named"), [(0.0, True), (0.8, False)])
+def test_slow_steps_that_wait_for_a_core_are_no_tail_of_their_own(of_extra, named):
+    slow = np.where(np.random.default_rng(5).random(N) < 0.06, 300.0, 0.0)
+    base, other = timed(0), timed(1, slow)
+    extra_ms = (stretches(other.steps) - np.median(stretches(other.steps))) / MS
+    result = compare_runs(
+        [[waiting(base, np.full(40, 1.0))]], [[waiting(other, 1.0 + of_extra * np.maximum(extra_ms, 0))]]
+    )
+    assert ("slow_tail" in [cause.category for cause in result.causes]) is named
 
 
 def test_steps_that_grow_are_named():

@@ -56,6 +56,13 @@ def test_printing_between_operators_is_host_overhead():
     assert "Python at work" in diagnosis.causes[0].statement
 
 
+def test_python_that_is_as_much_slower_as_operators_is_no_overhead():
+    """On a slower machine all calls take half as long again, and so does Python between them."""
+    base = replace(BASE, gaps_ms=20.0)
+    assert "host_overhead" not in categories(diagnosed(base, replace(base, typical_slowdown=1.5)))
+    assert "host_overhead" in categories(diagnosed(base, replace(base, gaps_ms=60.0, typical_slowdown=1.1)))
+
+
 def test_a_sleeping_program_is_told_from_a_busy_one():
     other = replace(BASE, gaps_ms=25.0).levels(process_oncpu_time=7.7e8)
     assert "asleep or waiting" in diagnosed(BASE, other).causes[0].statement

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from faulty_jobs import (
     MS,
     Job,
@@ -141,3 +142,23 @@ def test_workers_that_wait_for_cores_have_no_other_work():
 
 def test_workers_that_compute_as_long_in_a_longer_cycle_have_no_other_work():
     assert "workload_change" not in categories(of_pool(pool(40.0, 0.9, 0.1), pool(58.0, 0.62, 0.1)))
+
+
+def exchanging(ms, own_ms, turns, their_turns):
+    """A process whose workers compute alike, that itself runs so long per cycle, and how often both wait in it."""
+    job = pool(ms, 36.0 / ms, 0.1).levels(
+        process_oncpu_time=1e9 * own_ms / ms, process_voluntary_ctx_switches=1e3 * turns / ms
+    )
+    theirs = {("workers", "process_voluntary_ctx_switches"): ("1/s", 1e3 * their_turns / ms)}
+    return replace(job, resources={**job.resources, **theirs})
+
+
+@pytest.mark.parametrize(("turns", "their_turns", "named"), [
+    (180, 105, True),  # a pipe's 64 KiB by turns
+    (180, 9, False),  # the workers do not take part
+    (60, 28, False),  # threads that pass on a lock do so less often
+])  # fmt: skip
+def test_process_and_workers_that_wait_for_each_other_far_more_often_exchange_more(turns, their_turns, named):
+    diagnosis = of_pool(exchanging(40.0, 3.0, 20, 9), exchanging(58.0, 20.0, turns, their_turns))
+    assert (categories(diagnosis)[:1] == ["workload_change"]) is named
+    assert any("More data passes" in cause.statement for cause in diagnosis.causes) is named

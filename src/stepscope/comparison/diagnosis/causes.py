@@ -195,9 +195,11 @@ def _weighed(judged: _Judged, case: Case) -> tuple[tuple[Cause, ...], list[str]]
 
 
 def _is_rest(ns: float, others: Iterable[float], whole: float, base_ns: float) -> bool:
-    """Whether a cause of so many ns is much of what larger ones leave of the whole difference."""
-    larger = [other for other in others if other > ns]
-    return bool(larger) and ns >= _OF_CYCLE * base_ns and ns >= _OF_REST * max(whole - sum(larger), 0.0)
+    """Whether a cause of so many ns is much of what larger ones leave of the whole difference, and has room there."""
+    larger = sum(other for other in others if other > ns)
+    left = whole - larger
+    is_open = larger > 0 and left >= _LEAST_SHARE * whole
+    return is_open and ns >= max(_OF_CYCLE * base_ns, _OF_REST * left) and larger + ns <= _OVERLAP * whole
 
 
 def _known_better(ns: float, case: Case) -> float:

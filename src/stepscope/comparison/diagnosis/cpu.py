@@ -22,6 +22,7 @@ from stepscope.comparison.diagnosis.change import Change, evidence, fold, moved,
 from stepscope.comparison.diagnosis.cores import (
     blocker_of,
     core_clock,
+    exchanges,
     named_cores,
     outside_cores,
     ran,
@@ -424,6 +425,7 @@ def _no_lock(view: View, own: Change, switches: Change) -> str:
             not switches.rose() or switches.delta < 0.25 * view.delta_ns / _SWITCH_NS,
             f"threads gave up the core {span(switches.base, switches.other, None)} times per cycle",
         ),
+        (exchanges(view) is not None, "process and workers wait for each other, as if more data passed between them"),
         (view.part(LOADING).delta > 0.5 * view.delta_ns, "the added time is in the data loader"),
         (
             _in_operators(view),

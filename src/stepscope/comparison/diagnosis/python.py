@@ -12,6 +12,7 @@ from stepscope.comparison.diagnosis.case import (
     View,
     not_grown,
     not_slower,
+    typical_slowdown,
 )
 from stepscope.comparison.diagnosis.change import Change, evidence, span
 from stepscope.comparison.diagnosis.cpu import COLLECTED
@@ -154,6 +155,12 @@ def _accounted(view: View) -> float:
     return max(spent.delta, 0.0) + disk
 
 
+def _slower(view: View) -> float:
+    """The time per cycle by which Python between operators is slower, if the same calls of operators are. Units: ns."""
+    slowdown = typical_slowdown(view.host_work()) or 1.0
+    return max(slowdown - 1.0, 0.0) * (view.gaps().base or 0.0)
+
+
 def _of_run(view: View, added_ns: float) -> float:
     """How much of an added time of the profiled cycles all steps have, if those of the whole run grew less."""
     grew = sum(part.delta for part in view.parts.values())
@@ -164,7 +171,8 @@ def host_overhead(view: View) -> Judgement:
     """The host spends more time around the work: many small calls, synchronisations, printing, Python in between.
 
     Necessary: added small calls (under 50 µs of own time each) and time in which nothing that was recorded ran, less
-    garbage collections and waits for files, grew together by 3 % of a cycle. Longer added calls count as well if they
+    garbage collections, waits for files, and as much as operators of the same kind are slower, grew together by 3 % of
+    a cycle. Longer added calls count as well if they
     compute the values that added synchronisations wait for. Small calls that replace an operator are another
     implementation of it, not overhead. Numbers of calls do not scatter: if they are the reason, the cycle need not be
     significantly slower. Without a profile: samples of its stack show the main thread, twice as long as in the base, at
@@ -179,7 +187,7 @@ def _around(view: View) -> Judgement:
     name = "host_overhead"
     small, gaps = small_calls(view), view.gaps()
     calls_ns = 0.0 if small.replaces else small.cost_ns + small.fed_ns
-    between = _of_run(view, gaps.delta - min(_accounted(view), gaps.delta)) if gaps.rose() else 0.0
+    between = _of_run(view, gaps.delta - min(_accounted(view) + _slower(view), gaps.delta)) if gaps.rose() else 0.0
     waits = view.part("launch and runtime calls", "synchronisation")
     launch = waits.delta if waits.rose() and calls_ns == 0 else 0.0
     lost = max(calls_ns, 0.0) + max(between, 0.0) + max(launch, 0.0)

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _LEAST = 0.05
 #: Share of the lag by which no other rank may differ from the rest, and which must exceed the usual slowdown.
 _HALF = 0.5
+#: Share of the lag by which steps of the whole run must be longer, if they were timed: the others wait for the rank.
+_MOST = 2 / 3
 
 
 class Lag(msgspec.Struct, frozen=True):
@@ -138,7 +140,7 @@ def straggler(views: Sequence[View], own_causes: Sequence[Suspect]) -> Suspect |
     if last.view.delta_ns < -last.view.least_ns or not is_certain or ahead.delta <= max(_HALF * lag_ns, _LEAST * base):
         return RuledOut(name, f"the others do not wait for {last.name.lower()} more than before")
     wait, grew = ahead.delta, min(lag.view.delta_ns for lag in all_lags)
-    if last.view.tails is not None and grew < _HALF * lag_ns:
+    if last.view.tails is not None and grew < _MOST * lag_ns:
         text = "a rank is late in the profiled steps, but those of the whole run are not as much longer"
         return RuledOut(name, text, is_judged=False)
     shown = [evidence(f"{last.name}: own work per cycle", last.own, role="necessary", unit="ns")]

@@ -9,11 +9,11 @@ import polars as pl
 
 from stepscope.comparison.diagnosis.case import Judgement, Missing, Rule, Suspect, not_slower
 from stepscope.comparison.diagnosis.change import Change, change_of, evidence, fold, span
-from stepscope.comparison.diagnosis.cores import outside_cores, waited, with_workers
+from stepscope.comparison.diagnosis.cores import exchanges, outside_cores, ran, waited, with_workers
 from stepscope.comparison.diagnosis.cpu import HALF_CORE
 from stepscope.comparison.diagnosis.python import SMALL_NS, small_calls
 from stepscope.comparison.diagnosis.sizes import PRODUCTS, most_telling, retyped, share_of_same_work, sizes
-from stepscope.comparison.model import WORKERS, RuledOut
+from stepscope.comparison.model import PROCESS, WORKERS, RuledOut
 from stepscope.core import units
 from stepscope.core.names import shorten
 
@@ -38,7 +38,7 @@ _LITTLE = 0.2
 _ADDED = 0.05
 #: Share of the growth of cycles that added work must explain.
 _PART = 0.1
-_ONCPU, _RUNQ = "process_oncpu_time", "process_runq_time"
+_ONCPU, _RUNQ, _GIVEN_UP = "process_oncpu_time", "process_runq_time", "process_voluntary_ctx_switches"
 
 
 def other_work(view: View) -> tuple[float, float] | None:
@@ -79,12 +79,13 @@ def is_other(work: tuple[float, float] | None) -> bool:
 def workload_change(view: View) -> Judgement:
     """The run does other work: other sizes, more or fewer calls, other operators or kernels.
 
-    Necessary is one of four: work of half of the base's time has 10 % more or less to do per cycle, and cycles change
+    Necessary is one of five: work of half of the base's time has 10 % more or less to do per cycle, and cycles change
     alike; half of the time of each run goes to operators that the other does not have, or half of the other run's
     operators and kernels are new; operators of 50 µs and more per call were added that cost 5 % of a cycle, while none
-    disappeared and the old ones are unchanged; or, without a profile, worker processes compute a tenth longer.
+    disappeared and the old ones are unchanged; or, without a profile, worker processes compute a tenth longer, or
+    process and workers wait for each other three times as often while the process needs more processor time.
     """
-    return _of_workers(view) or _of_operators(view)
+    return _of_workers(view) or _between_processes(view) or _of_operators(view)
 
 
 def _of_operators(view: View) -> Judgement:
@@ -129,6 +130,26 @@ def _of_workers(view: View) -> Suspect | None:
         " slower way."
     )
     return _suspect(view, 0.65, text, own.ratio, own.delta / max(at_once, 1.0), shown)
+
+
+def _between_processes(view: View) -> Suspect | None:
+    """The judgement on data that passes between the process and its workers, if nothing is known of their work."""
+    turns, own = exchanges(view), ran(view)
+    if turns is None or not view.is_slower or not own.rose(by=view.least_ns):
+        return None
+    mine, theirs = turns
+    shown = [
+        evidence("processor time of the process, per cycle", own, role="necessary", device=PROCESS, metric=_ONCPU),
+        evidence("waits of the process, per cycle", mine, role="necessary", device=PROCESS, metric=_GIVEN_UP),
+        evidence("waits of its workers, per cycle", theirs, role="necessary", device=WORKERS, metric=_GIVEN_UP),
+    ]
+    text = (
+        f"More data passes between the process and its workers: they wait {span(mine.base, mine.other, None)} and"
+        f" {span(theirs.base, theirs.other, None)} times per cycle, and the process itself needs"
+        f" {span(own.base, own.other, 'ns')} of processor time, which packing and unpacking takes."
+    )
+    advice = "send less between processes, or share memory (multiprocessing.shared_memory, shared tensors)"
+    return _suspect(view, 0.7, text, mine.ratio, own.delta, shown, advice)
 
 
 def _the_same(work: tuple[float, float]) -> RuledOut:
@@ -246,7 +267,13 @@ def _extra(view: View, added: pl.DataFrame) -> Suspect:
 
 
 def _suspect(
-    view: View, confidence: float, says: str, magnitude: float | None, affected: float, shown: list[Evidence]
+    view: View,
+    confidence: float,
+    says: str,
+    magnitude: float | None,
+    affected: float,
+    shown: list[Evidence],
+    advice: str = "compare runs of equal batch, sequence length and model; or by time per sample or token",
 ) -> Suspect:
     explained = min(affected, view.delta_ns) if affected > 0 else max(affected, view.delta_ns)
     return view.suspect(
@@ -258,7 +285,7 @@ def _suspect(
         resource="work",
         magnitude=magnitude,
         explained_ns=explained if view.same_cycles else 0.0,
-        advice="compare runs of equal batch, sequence length and model; or by time per sample or token",
+        advice=advice,
     )
 
 
