@@ -31,6 +31,8 @@ SEEN: tuple[str, ...] = ("image", "transformer", "recurrent", "server", "pool", 
 #: The kernel's own account of the time in which some task waited for a core, which no rule reads. A healthy run whose
 #: share of that time is higher by so much than the base's was recorded under load.
 _PRESSURE, _PRESSED = "host_pressure_cpu_some", 0.1
+#: Healthy runs are of one machine if they began within six hours of each other: a later day may be on another one.
+_ONE_MACHINE_NS = 6 * 3600 * 10**9
 #: What begins the verdict on recordings that compare refuses.
 FAILED = "failed"
 #: A fault counts as one that matters from this change of the step on, and as a small one from this.
@@ -138,8 +140,9 @@ def questions(out: Path, jobs: Iterable[str], faults: Iterable[str]) -> list[tup
             if not run.is_healthy and len(calm) >= N_BASE:
                 near = sorted(calm, key=lambda other: abs(times[other] - times[run]))[:N_BASE]
                 wanted.append((run, tuple(near)))
-        wanted += [(other, (one,)) for one, other in itertools.combinations(calm, 2)]
-        wanted += [(run, (one,)) for run in mine if run.fault == "load" for one in calm]
+        pairs = [*itertools.combinations(calm, 2)]
+        pairs += [(one, run) for run in mine if run.fault == "load" for one in calm]
+        wanted += [(other, (one,)) for one, other in pairs if abs(times[other] - times[one]) < _ONE_MACHINE_NS]
     chosen = set(faults)
     return [row for row in wanted if not chosen or row[0].fault in chosen]
 
