@@ -1,4 +1,4 @@
-"""Recordings of the gymnasium as one small file a job, with all that compare reads of them.
+"""Recordings of the gymnasium as small files, one a job and day, with all that compare reads of them.
 
     python lab/gym_pack.py OUT [--into lab/recordings]
 
@@ -132,20 +132,28 @@ def unpack(packed: Path, out: Path) -> None:
             (out / folder / name).write_bytes(data)
 
 
+def names_in(packed: Path) -> set[str]:
+    """The recordings that a packed file holds."""
+    with tarfile.open(packed, "r:xz") as tar:
+        return {member.name.split("/")[0] for member in tar}
+
+
 def main() -> None:
-    """Pack the recordings of a folder, by job."""
+    """Pack those recordings of a folder that are in no packed file yet, by job."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--into", type=Path, default=Path(__file__).with_name("recordings"))
     given = parser.parse_args()
     given.into.mkdir(parents=True, exist_ok=True)
     by_job: dict[str, list[Path]] = {}
+    known = {name for file in given.into.glob("*.tar.xz") for name in names_in(file)}
     for folder in sorted(given.out.iterdir()):
         meta = folder / "meta.json"
-        if meta.exists() and json.loads(meta.read_text(encoding="utf-8")).get("exit_code") == 0:
+        is_whole = meta.exists() and json.loads(meta.read_text(encoding="utf-8")).get("exit_code") == 0
+        if is_whole and folder.name not in known:
             by_job.setdefault(folder.name.split(".")[0], []).append(folder)
     for job, recordings in by_job.items():
-        target = given.into / f"{job}.tar.xz"
+        target = given.into / f"{job}.{len(list(given.into.glob(f'{job}.*tar.xz')))}.tar.xz"
         pack(recordings, target)
         print(f"{target}: {len(recordings)} recordings, {target.stat().st_size / 1e6:.2f} MB")
 

@@ -117,7 +117,8 @@ def nearest_span(spans: pl.DataFrame, ids: pl.Series, wanted: Callable[[Ints], B
     at = at[pending]
     while pending.size:
         began = first[pending]
-        further = (at != began) & (at != parents[began])  # the parent itself was open, what is further out may have ended
+        # The parent itself was open, what is further out may have ended.
+        further = (at != began) & (at != parents[began])
         stands = wanted(span_ids[at]) & ~(further & (starts[at] + lengths[at] <= starts[began]))
         nearest[pending[stands]] = span_ids[at[stands]]
         pending, at = pending[~stands], parents[at[~stands]]

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.common.span_lookup import nearest_span, of_spans
+from stepscope.analyses.common.span_lookup import nearest_span
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -127,7 +127,8 @@ def _old_records(calls: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     spans, ops = trace.spans, trace.ops
     if ops.is_empty() or trace.collectives.height:
         return pl.DataFrame({name: pl.Series([None] * calls.height, dtype=kind) for name, kind in empty.items()})
-    around = nearest_span(spans, calls["call_id"], lambda ids: (of_spans(spans, pl.Series(ids), "name") == _RECORD).to_numpy())
+    is_record = (spans["name"] == _RECORD).fill_null(value=False).to_numpy()
+    around = nearest_span(spans, calls["call_id"], lambda ids: is_record[ids])
     scalars = around.to_frame("span_id").join(
         ops.select("span_id", "concrete_inputs"), on="span_id", how="left", maintain_order="left"
     )

@@ -194,9 +194,9 @@ def _weighed(judged: _Judged, case: Case) -> tuple[tuple[Cause, ...], list[str]]
     return tuple(causes), _as_remarks([each for each in minor if each not in causes])
 
 
-def _is_rest(ns: float, others: Iterable[float], whole: float, base_ns: float) -> bool:
+def _is_rest(ns: float, explained: Iterable[float], whole: float, base_ns: float) -> bool:
     """Whether a cause of so many ns is much of what larger ones leave of the whole difference, and has room there."""
-    larger = sum(other for other in others if other > ns)
+    larger = sum(each for each in explained if each > ns)
     left = whole - larger
     is_open = larger > 0 and left >= _LEAST_SHARE * whole
     return is_open and ns >= max(_OF_CYCLE * base_ns, _OF_REST * left) and larger + ns <= _OVERLAP * whole
@@ -375,6 +375,8 @@ def _is_where(suspect: Suspect) -> bool:
 def _reasons_first(suspects: Sequence[Suspect]) -> list[Suspect]:
     """Causes that say only when or where time is lost after those that say by what, if one explains half of that time.
 
+    A compiler's own threads keep cores and Python's lock busy, so what follows from it comes after it, too.
+
     Where single slow steps lose what is lost somewhere in the program, that place is why they are slow.
     """
 
@@ -382,10 +384,10 @@ def _reasons_first(suspects: Sequence[Suspect]) -> list[Suspect]:
         return suspect.cause.category in _WHEN or _is_where(suspect)
 
     def has_reason(late: Suspect) -> bool:
-        return is_bare(late) and any(
+        return any(
             late.cause.category in FOLLOWS.get(each.cause.category, ()) and each.affected_ns >= 0.5 * late.affected_ns
             for each in suspects
-            if not is_bare(each)
+            if (is_bare(late) and not is_bare(each)) or each.cause.category == "compilation"
         )
 
     def is_of_slow_steps(where: Suspect) -> bool:
