@@ -95,7 +95,7 @@ def named_calls(rows: pl.DataFrame, spans: pl.DataFrame, collectives: pl.DataFra
     )
 
 
-def _names_library(spans: pl.DataFrame, ids: NDArray[np.uint32]) -> NDArray[np.bool_]:
+def _names_library(spans: pl.DataFrame, ids: NDArray[np.integer]) -> NDArray[np.bool_]:
     names = of_spans(spans, pl.Series(ids), "name")
     return map_names(names, lambda name: library_of(name) is not None, pl.Boolean()).fill_null(value=False).to_numpy()
 
