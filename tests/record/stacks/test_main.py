@@ -97,7 +97,8 @@ def test_stacks_lie_on_the_jobs_own_time(record, tmp_path):
     total = sum(int(end) - int(start) for _, start, end in marks)
     for name in ("alpha", "beta", "rest"):
         share = sum(int(end) - int(start) for what, start, end in marks if what == name) / total
-        assert shares[name] == pytest.approx(share, abs=0.1)
+        # Some 70 samples: a standard deviation of their share is 6 points.
+        assert shares[name] == pytest.approx(share, abs=3.5 * (share * (1 - share) / seen) ** 0.5)
 
 
 def test_a_running_process_and_its_forks_are_joined_and_left_as_they_were(record, meta):
