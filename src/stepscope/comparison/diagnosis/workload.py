@@ -144,9 +144,9 @@ def _between_processes(view: View) -> Suspect | None:
         evidence("waits of its workers, per cycle", theirs, role="necessary", device=WORKERS, metric=_GIVEN_UP),
     ]
     text = (
-        f"More data passes between the process and its workers: they wait {span(mine.base, mine.other, None)} and"
-        f" {span(theirs.base, theirs.other, None)} times per cycle, and the process itself needs"
-        f" {span(own.base, own.other, 'ns')} of processor time, which packing and unpacking takes."
+        f"More data passes between the process and its workers: per cycle its waits went"
+        f" {span(mine.base, mine.other, None)}, theirs {span(theirs.base, theirs.other, None)}, and its own processor"
+        f" time {span(own.base, own.other, 'ns')}, which packing and unpacking takes."
     )
     advice = "send less between processes, or share memory (multiprocessing.shared_memory, shared tensors)"
     return _suspect(view, 0.7, text, mine.ratio, own.delta, shown, advice)
