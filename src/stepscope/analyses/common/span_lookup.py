@@ -128,13 +128,10 @@ def nearest_span(spans: pl.DataFrame, ids: pl.Series, wanted: Callable[[Ints], B
 
 def _rows(have: pl.Series, ids: pl.Series) -> NDArray[np.uint32]:
     """The rows of a table with these span ids, at which others are found; `_NONE` for null and what is not there."""
-    numbers = ids.cast(pl.UInt32).fill_null(_NONE).to_numpy()
-    if _is_numbered(have) or not numbers.size:
-        return numbers
-    order = np.argsort(have.to_numpy(), kind="stable")
-    ordered = np.append(have.to_numpy()[order], np.uint32(_NONE))
-    at = np.searchsorted(ordered[:-1], numbers)
-    return np.where((ordered[at] == numbers) & (numbers != _NONE), np.append(order, 0)[at], _NONE).astype(np.uint32)
+    if not _is_numbered(have):
+        rows = have.to_frame("id").with_row_index("row")
+        ids = ids.to_frame("id").join(rows, on="id", how="left", maintain_order="left")["row"]
+    return ids.cast(pl.UInt32).fill_null(_NONE).to_numpy()
 
 
 def of_spans(spans: pl.DataFrame, ids: pl.Series, column: str) -> pl.Series:
