@@ -7,6 +7,8 @@ from msgspec.structs import replace
 from stepscope.comparison.diagnosis import diagnose
 from stepscope.comparison.diagnosis.case import Suspect, views
 from stepscope.comparison.diagnosis.straggler import lags, straggler
+from stepscope.comparison.model import RuledOut
+from stepscope.comparison.whole_run import Tail, Tails
 
 BASE = replace(Job(), talk_ms=25.0).levels(process_runq_time=6e8, process_oncpu_time=4.4e8)
 
@@ -77,6 +79,18 @@ def test_ranks_that_all_got_slower_by_different_amounts_have_no_straggler():
     diagnosis = of(*shares)
     assert "straggler_rank" not in categories(diagnosis)
     assert any("differ by as much" in row.reason for row in diagnosis.ruled_out)
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_late_by_far_more_than_the_run_is_longer_is_late_in_the_profile_alone():
+    """It is late by 35 ms, for which the others wait, and all steps take 20 ms longer."""
+    all_views = views(ranks_case(BASE, [waiting(20), late(replace(BASE, gaps_ms=37.0)), waiting(20)]))
+    assert isinstance(straggler(all_views, ()), Suspect)
+    none = Tail(400, 0, 0.0, 0.0, None, is_spread=False)
+    timed = [replace(view, tails=Tails(none, none, 400, is_usual=False)) for view in all_views]
+    said = straggler(timed, ())
+    assert isinstance(said, RuledOut)
+    assert "those of the whole run are not as much longer" in said.reason
 
 
 @pytest.mark.slow

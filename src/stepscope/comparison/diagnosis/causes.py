@@ -132,7 +132,7 @@ _MOST_OF = 0.75
 #: A consequence that explains less than this share of the difference is never a cause of its own.
 _LEAST_SCORE = 0.05
 #: Causes that make the main thread spend time somewhere in Python.
-_WHERE = ("host_overhead", "slow_operator", "data_loading", "gil_contention", "disk_io")
+_WHERE = ("host_overhead", "slow_operator", "data_loading", "gil_contention", "disk_io", "slow_tail")
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
@@ -186,7 +186,7 @@ def _weighed(judged: _Judged, case: Case) -> tuple[tuple[Cause, ...], list[str]]
         limit = 1.0 if share >= _CERTAIN_SHARE * far else _LIKELY if share >= _LIKELY_SHARE * far else _POSSIBLE
         rest = [each.explained_ns for each in judged.causes if each is not cause]
         matters = share >= _LEAST_SHARE or _is_rest(
-            cause.explained_ns, rest, _known_better(own or step.delta, case), step.base
+            cause.explained_ns, rest, _to_explain(own or step.delta, case), step.base
         )
         (causes if matters else minor).append(_at_most(cause, limit))
     if not causes:
@@ -202,7 +202,7 @@ def _is_rest(ns: float, explained: Iterable[float], whole: float, base_ns: float
     return is_open and ns >= max(_OF_CYCLE * base_ns, _OF_REST * left) and larger + ns <= _OVERLAP * whole
 
 
-def _known_better(ns: float, case: Case) -> float:
+def _to_explain(ns: float, case: Case) -> float:
     """The difference of profiled cycles, or that of all steps of the run if that is less. Units: ns."""
     whole = case.step_time.delta if case.step_time is not None else 0.0
     return min(ns, whole) if whole > 0 else ns
@@ -249,7 +249,7 @@ def _judged(case: Case, all_views: tuple[View, ...]) -> _Judged:
     chosen = _of_rank(suspects, late) if isinstance(late, Suspect) else _together(suspects, n)
     reference = _reference(all_views)
     chosen, minor = _material(
-        chosen, reference, _known_better(reference, case), max((view.base_ns for view in all_views), default=0.0)
+        chosen, reference, _to_explain(reference, case), max((view.base_ns for view in all_views), default=0.0)
     )
     causes = _folded(_reasons_first(sorted(chosen, key=lambda s: _score(s, reference), reverse=True)), reference)
     ruled_out = [judgement for _, judgement in judgements if isinstance(judgement, RuledOut)]
@@ -399,17 +399,30 @@ def _reasons_first(suspects: Sequence[Suspect]) -> list[Suspect]:
 
 
 def _folded(suspects: Sequence[Suspect], reference: float) -> list[Cause]:
-    """Causes in order, each with the suspects that follow from it as its consequences."""
+    """Causes in order, each with the suspects that follow from it as its consequences.
+
+    Where single slow steps lose time is no consequence of them, but evidence.
+    """
     chosen: list[Suspect] = []
     costs: dict[int, list[Evidence]] = {}
+    places: dict[int, list[Evidence]] = {}
     for suspect in suspects:
         above = next((i for i, best in enumerate(chosen) if _follows(suspect, best, reference)), None)
         if above is None:
             chosen.append(suspect)
+        elif chosen[above].cause.category == "slow_tail":
+            places.setdefault(above, []).extend(replace(row, role="supporting") for row in suspect.cause.evidence)
         else:
             text = f"{suspect.cause.category}: {suspect.cause.statement}"
             costs.setdefault(above, []).append(Evidence(text, device=suspect.cause.device, role="consequence"))
-    return [replace(s.cause, consequences=(*s.cause.consequences, *costs.get(i, ()))) for i, s in enumerate(chosen)]
+    return [
+        replace(
+            s.cause,
+            evidence=(*s.cause.evidence, *places.get(i, ())),
+            consequences=(*s.cause.consequences, *costs.get(i, ())),
+        )
+        for i, s in enumerate(chosen)
+    ]
 
 
 def _follows(suspect: Suspect, best: Suspect, reference: float) -> bool:
