@@ -123,7 +123,7 @@ def nearest_span(spans: pl.DataFrame, ids: pl.Series, wanted: Callable[[Ints], B
         nearest[pending[stands]] = span_ids[at[stands]]
         pending, at = pending[~stands], parents[at[~stands]]
         pending, at = pending[at != _NONE], at[at != _NONE]
-    return pl.Series(nearest).replace(_NONE, None)
+    return pl.Series(nearest).set(pl.Series(nearest == _NONE), None)
 
 
 def _rows(have: pl.Series, ids: pl.Series) -> NDArray[np.uint32]:
@@ -131,14 +131,15 @@ def _rows(have: pl.Series, ids: pl.Series) -> NDArray[np.uint32]:
     if not _is_numbered(have):
         rows = have.to_frame("id").with_row_index("row")
         ids = ids.to_frame("id").join(rows, on="id", how="left", maintain_order="left")["row"]
-    return ids.cast(pl.UInt32).fill_null(_NONE).to_numpy()
+    ids = ids.cast(pl.UInt32)
+    return (ids.fill_null(_NONE) if ids.null_count() else ids).to_numpy()
 
 
 def of_spans(spans: pl.DataFrame, ids: pl.Series, column: str) -> pl.Series:
     """That column of the spans with these ids, row by row; null where the id is null."""
     have = spans["span_id"]
     if _is_numbered(have):
-        return spans[column].gather(ids)
+        return spans[column][ids.cast(pl.UInt32)]  # unlike `gather` it plans no query
     looked_up = ids.to_frame("span_id").join(
         spans.select("span_id", column), on="span_id", how="left", maintain_order="left"
     )
