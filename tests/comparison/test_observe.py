@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from stepscope.analyses.cycles.functions import functions_of, own_of
-from stepscope.comparison.model import FUNCTIONS, OBSERVED_CYCLES, PARTS, RESOURCES, WORKLOAD
-from stepscope.comparison.observe import observe, parts_of, python_functions, workload_of
+from stepscope.comparison.model import FUNCTIONS, OBSERVED_CYCLES, PARTS, RESOURCES, WORKLOAD, LockHeld
+from stepscope.comparison.observe import lock_held, observe, parts_of, python_functions, workload_of
 from stepscope.core.errors import MissingTable, StepscopeError
 from stepscope.core.result_tables import ATTRIBUTION, CYCLES
 from stepscope.core.schema import ISSUES, KERNELS, OPS, SPANS, STACK_SAMPLES, STACKS
@@ -211,6 +211,22 @@ def test_none_where_the_process_was_not_looked_at():
     assert python_functions(trace(), 8, 0) is None
     assert python_functions(trace(), None, 0) is None
     assert python_functions(Trace(Meta("x", "kineto"), {}), 7, 0) is None
+
+
+def test_who_holds_the_lock_beside_the_main_thread_goes_by_names_without_numbers():
+    rows = [
+        {"ts_ns": 0, "dur_ns": 100, "pid": 7, "tid": 7, "thread": "MainThread", "n_samples": 10, "on_gil": True},
+        {"ts_ns": 0, "dur_ns": 20, "pid": 7, "tid": 8, "thread": "Thread-1 (log)", "n_samples": 2, "on_gil": True},
+        {"ts_ns": 50, "dur_ns": 30, "pid": 7, "tid": 9, "thread": "Thread-2 (log)", "n_samples": 3, "on_gil": True},
+        {"ts_ns": 50, "dur_ns": 30, "pid": 7, "tid": 11, "thread": "poll", "n_samples": 3, "on_gil": False},
+        {"ts_ns": 300, "dur_ns": 30, "pid": 7, "tid": 9, "thread": "Thread-2 (log)", "n_samples": 3, "on_gil": True},
+    ]
+    samples = STACK_SAMPLES.conform(pl.DataFrame([{**row, "stack_id": 0} for row in rows]))
+    recorded = Trace(Meta("x", "kineto"), {"stack_samples": samples})
+    assert lock_held(recorded, 7, 0, 200) == {"Thread-# (log)": LockHeld(0.25, 5), "poll": LockHeld(0.0, 0)}
+    assert lock_held(recorded, 8, 0, 200) is None
+    unknown = Trace(Meta("x", "kineto"), {"stack_samples": samples.filter(~pl.col("on_gil"))})
+    assert lock_held(unknown, 7, 0, 200) is None
 
 
 SPANS = spans_of(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stepscope.comparison._resources import by_cycle, counters_around, python_functions
+from stepscope.comparison._resources import by_cycle, counters_around, lock_held, python_functions
 from stepscope.comparison.kinds import setup_of
 from stepscope.comparison.model import (
     FUNCTIONS,
@@ -73,6 +73,7 @@ def _observation(
         workload=WORKLOAD.empty(),
         remarks=(remark,),
         python_functions=python_functions(trace, pid, low, high),
+        lock_held=lock_held(trace, pid, low, high),
         setup=setup_of(trace),
         steps=steps,
         run_resources=run_resources(trace, pid, pids, steps),

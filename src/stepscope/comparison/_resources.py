@@ -14,13 +14,13 @@ import polars as pl
 from stepscope.analyses.common.sampled import means, pieces_of, resources_of, series_of, spread_of
 from stepscope.analyses.common.windows import HOST
 from stepscope.analyses.program.python_stacks import python_stacks
-from stepscope.comparison.model import BLOCKER, OBSERVED_COUNTERS, PROCESS, RESOURCES, WORKERS
+from stepscope.comparison.model import BLOCKER, OBSERVED_COUNTERS, PROCESS, RESOURCES, WORKERS, LockHeld
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import reached
 from stepscope.core.schema import COUNTERS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from stepscope.analyses.cycles.functions import Functions
     from stepscope.core.trace import Trace
@@ -244,6 +244,25 @@ def python_functions(trace: Trace, pid: int | None, low_ns: int, high_ns: int | 
         n_samples=pl.lit(mine["n_samples"].sum()),
         n_independent=_independent(functions, mine, trace.stacks),
     )
+
+
+def lock_held(trace: Trace, pid: int | None, low_ns: int, high_ns: int | None = None) -> Mapping[str, LockHeld] | None:
+    """How long each thread but the main one held Python's lock from `low_ns` to `high_ns`; None without stacks.
+
+    Threads go by their names, with `#` for a number: those alike count as one.
+    """
+    if not trace.stack_samples["on_gil"].any():
+        return None
+    mine = trace.stack_samples.filter((pl.col("pid") == pid) & (pl.col("ts_ns") >= low_ns))
+    if high_ns is not None:
+        mine = mine.filter(pl.col("ts_ns") < high_ns)
+    if mine.is_empty():
+        return None
+    length = (high_ns or int((mine["ts_ns"] + mine["dur_ns"]).to_numpy().max())) - low_ns
+    name = pl.col("thread").cast(pl.String).fill_null("").str.replace_all(r"\d+", "#")
+    sums = (pl.col(column).filter("on_gil").sum() for column in ("dur_ns", "n_samples"))
+    rows = mine.filter(pl.col("tid") != pl.col("pid")).group_by(name).agg(*sums).rows()
+    return {thread: LockHeld(min(held / length, 1.0), n) for thread, held, n in rows}
 
 
 def _independent(functions: pl.DataFrame, visits: pl.DataFrame, stacks: pl.DataFrame) -> pl.Series:

@@ -196,13 +196,21 @@ RUN_RESOURCES = Table(
 )
 
 
+class LockHeld(msgspec.Struct, frozen=True):
+    """How long a thread held Python's lock: share of the run, and in how many looks at it."""
+
+    share_ratio: float
+    n_samples: int
+
+
 class Observation(msgspec.Struct, frozen=True):
     """One process in one recording, by cycle. Tables are those declared above; empty where the source has none.
 
     `anchor` names what marks the cycles: an annotation, a function, a kernel or a period. `remarks` say what was
     guessed, left out or is missing. `setup` has the machine, versions and options of the recording. `python_functions`
-    has each Python function's share of the main thread's time, if stacks were recorded. `steps` are those of the whole
-    run, if they were timed, and `run_resources` the resources meanwhile.
+    has each Python function's share of the main thread's time, and `lock_held` the other threads by their names (with
+    `#` for a number), if stacks were recorded. `steps` are those of the whole run, if they were timed, and
+    `run_resources` the resources meanwhile.
     """
 
     label: str
@@ -218,6 +226,7 @@ class Observation(msgspec.Struct, frozen=True):
     workload: pl.DataFrame
     remarks: tuple[str, ...] = ()
     python_functions: pl.DataFrame | None = None
+    lock_held: Mapping[str, LockHeld] | None = None
     setup: pl.DataFrame = msgspec.field(default_factory=SETUP.empty)
     steps: pl.DataFrame = msgspec.field(default_factory=TIMED_STEPS.empty)
     run_resources: pl.DataFrame = msgspec.field(default_factory=RUN_RESOURCES.empty)

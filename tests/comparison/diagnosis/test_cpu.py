@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import pytest
-from faulty_jobs import MS, Job, Op, categories, diagnosed, gpu_job, not_judged
+from faulty_jobs import MS, Job, Op, categories, diagnosed, gpu_job, not_judged, recorded
 from msgspec.structs import replace
 
 from stepscope.comparison.diagnosis.case import views
 from stepscope.comparison.diagnosis.cores import core_clock, outside_cores, ran, waited
+from stepscope.comparison.model import LockHeld
+from stepscope.comparison.verdict import compare_runs
 
 HEALTHY = Job()
 
@@ -273,3 +275,25 @@ def test_threads_that_wait_for_the_interpreters_lock_are_not_too_many_for_the_co
     assert categories(diagnosis) == ["gil_contention"]
     reason = next(row.reason for row in diagnosis.ruled_out if row.category == "thread_oversubscription")
     assert reason == "1.4 of its threads were ready at a time, and there are 2 cores"
+
+
+def test_new_threads_that_hold_pythons_lock_contend_for_it_and_not_for_cores():
+    """Operators are what takes longer, as with too many threads; samples of who holds the lock tell them apart."""
+    base = HEALTHY.levels(
+        process_oncpu_time=9e8, process_runq_time=5e7, process_voluntary_ctx_switches=50.0, num_threads=4.0
+    )
+    slower = replace(base, typical_slowdown=3.0).levels(
+        process_oncpu_time=1.5e9, process_runq_time=1.8e9, process_voluntary_ctx_switches=900.0, num_threads=7.0,
+        process_involuntary_ctx_switches=900.0,
+    )  # fmt: skip
+    held = {"Thread-# (count)": LockHeld(0.9, 20)}
+    assert causes_of(base, slower) == ["thread_oversubscription"]
+    assert causes_of(base, slower, {"QueueFeederThread": LockHeld(0.0, 0)}, held) == ["gil_contention"]
+    # Threads that the base has as well are the job's own, and a few looks may be chance.
+    assert causes_of(base, slower, held, held) == ["thread_oversubscription"]
+    assert causes_of(base, slower, {}, {"new": LockHeld(0.9, 3)}) == ["thread_oversubscription"]
+
+
+def causes_of(base, other, base_held=None, other_held=None):
+    runs = [replace(recorded(job), lock_held=held) for job, held in ((base, base_held), (other, other_held))]
+    return [cause.category for cause in compare_runs([[runs[0]]], [[runs[1]]]).causes]

@@ -135,7 +135,8 @@ def work_of(trace: Trace, *, on_device: bool) -> pl.DataFrame:
     else:
         rows = _self_times(spans)
     named = rows.group_by("name").agg(calls=pl.len().cast(pl.Int64), total_ns=pl.col("ns").sum())
-    named = named.sort("total_ns", "calls", descending=True)
+    order = ["total_ns", "calls", pl.col("name").cast(pl.String)]
+    named = named.sort(order, descending=[True, True, False])
     rest = named.slice(MOST_NAMES)
     if rest.height:
         folded = rest.select(pl.col("calls").sum(), pl.col("total_ns").sum())

@@ -23,6 +23,7 @@ from stepscope.comparison.diagnosis.cores import (
     blocker_of,
     core_clock,
     exchanges,
+    held_by_new_threads,
     named_cores,
     outside_cores,
     ran,
@@ -169,6 +170,8 @@ def _not_too_many(view: View, outside: float | None) -> str:
     """Why the process' threads are not too many for its cores; empty if they may be."""
     if not _is_crowded(view, outside):
         return "other processes use the cores more, or threads are not pushed off them more often"
+    if _is_locked(view):
+        return "threads that the base lacks hold the interpreter's lock, which only one thread has at a time"
     ready, cores = _ready(view), named_cores(view)
     if ready is not None and ready <= cores and not _in_operators(view):
         return f"{units.number(round(ready, 1))} of its threads were ready at a time, and there are {cores} cores"
@@ -176,6 +179,11 @@ def _not_too_many(view: View, outside: float | None) -> str:
     if within.is_known and (between.ratio or 0.0) > _TWICE * (within.ratio or 0.0):
         return f"time outside operators is stretched more than they are: {span(between.base, between.other, 'ns')}"
     return ""
+
+
+def _is_locked(view: View) -> bool:
+    """Whether new threads hold Python's lock for half of what the cycle became longer by."""
+    return held_by_new_threads(view).rose(by=max(0.5 * view.delta_ns, view.least_ns))
 
 
 def _in_operators(view: View) -> bool:
@@ -199,8 +207,8 @@ def thread_oversubscription(view: View) -> Judgement:
     Necessary: it has at least two threads more, and half as many again; its threads wait for cores longer, by 5 % of a
     cycle, and are pushed off them twice as often, while other processes do not use half a core more. More threads are
     ready at a time than there are cores: those that wait for the interpreter's lock are not. Operators are what such
-    threads compute together: where the time between operators is stretched twice as much, Python threads wait for each
-    other.
+    threads compute together: where the time between operators is stretched twice as much, or where new threads hold
+    the interpreter's lock, Python threads wait for each other.
     """
     name = "thread_oversubscription"
     wait, threads = waited(view), view.resource(PROCESS, "num_threads")
@@ -382,6 +390,9 @@ def gil_contention(view: View) -> Judgement:
             (0.05, evidence("time outside operators, per cycle", gaps, name="python and other"))
             if gaps.rose(by=view.least_ns)
             else None,
+            (0.1, evidence("time that new threads held the lock, per cycle", held_by_new_threads(view), device=PROCESS))
+            if _is_locked(view)
+            else None,
         ],
     )
     more = ""
@@ -428,7 +439,7 @@ def _no_lock(view: View, own: Change, switches: Change) -> str:
         (exchanges(view) is not None, "process and workers wait for each other, as if more data passed between them"),
         (view.part(LOADING).delta > 0.5 * view.delta_ns, "the added time is in the data loader"),
         (
-            _in_operators(view),
+            _in_operators(view) and not _is_locked(view),
             "operators take longer, and not the time between them, where Python needs the interpreter's lock",
         ),
         (
