@@ -62,8 +62,8 @@ def exchanges(view: View) -> tuple[Change, Change] | None:
 
 def held_by_new_threads(view: View) -> Change:
     """Time per cycle in which threads that the base lacks held Python's lock, from samples of who holds it."""
-    sides = (view.pair.base, view.pair.other)
-    base, other = ([run.lock_held for run in side if run.lock_held is not None] for side in sides)
+    pair = (view.pair.base, view.pair.other)
+    base, other = ([run.lock_held for run in side if run.lock_held is not None] for side in pair)
     if not base or not other or not view.run_step.is_known:
         return ABSENT
     new = [held for run in other for thread, held in run.items() if not any(thread in known for known in base)]
