@@ -258,7 +258,8 @@ def lock_held(trace: Trace, pid: int | None, low_ns: int, high_ns: int | None = 
         mine = mine.filter(pl.col("ts_ns") < high_ns)
     if mine.is_empty():
         return None
-    length = (high_ns or int((mine["ts_ns"] + mine["dur_ns"]).to_numpy().max())) - low_ns
+    end = int((mine["ts_ns"] + mine["dur_ns"]).to_numpy().max()) if high_ns is None else high_ns
+    length = max(end - low_ns, 1)
     name = pl.col("thread").cast(pl.String).fill_null("").str.replace_all(r"\d+", "#")
     sums = (pl.col(column).filter("on_gil").sum() for column in ("dur_ns", "n_samples"))
     rows = mine.filter(pl.col("tid") != pl.col("pid")).group_by(name).agg(*sums).rows()

@@ -72,7 +72,7 @@ class Table(msgspec.Struct, frozen=True, dict=True):
 
     def empty(self) -> pl.DataFrame:
         """A frame of this table without rows."""
-        return self._empty.clear()  # making one of a schema takes forty times as long
+        return self._empty.clear()  # making one of a schema takes thirty times as long
 
     def of_rows(self, rows: Sequence[tuple[object, ...]]) -> pl.DataFrame:
         """A frame of rows with a value for each of the first columns; the last ones may be left out."""

@@ -362,7 +362,7 @@ def gil_contention(view: View) -> Judgement:
     kept a core busy or waited for one, more than one of its threads was ready at a time (there are more threads, they
     wait for cores, or they use more than one), and threads switched. CPython passes the lock on after 5 ms, so lost
     time shows as one switch per 5 ms; a quarter of that suffices. A loop in the main thread uses processor time too,
-    but does not switch.
+    but does not switch. If operators are what takes longer, samples must show new threads holding the lock.
     """
     name = "gil_contention"
     own, switches = ran(view), view.per_cycle(PROCESS, "process_voluntary_ctx_switches")
