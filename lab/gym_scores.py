@@ -17,6 +17,7 @@ from gym import FAULTS, MIXED, OF_ONE_RANK, STEPS, Run, faulty, healthy, is_ther
 
 import stepscope
 from stepscope.comparison import compare_runs, observe
+from stepscope.comparison.matching import is_timed_alone, with_profiles
 from stepscope.core.errors import StepscopeError
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ _PRESSURE, _PRESSED = "host_pressure_cpu_some", 0.1
 _ONE_MACHINE_NS = 6 * 3600 * 10**9
 #: What begins the verdict on recordings that compare refuses.
 FAILED = "failed"
+#: Asks for the timed steps of a recording alone.
+BY_STEPS = "steps"
 #: A fault counts as one that matters from this change of the step on, and as a small one from this.
 MATTERS, SMALL = 0.10, 0.03
 #: The part of a mixed fault is right if it is within this share of what the fault adds alone.
@@ -94,8 +97,10 @@ class Answer:
 
 @lru_cache(maxsize=32)
 def observed(folder: Path, anchor: str) -> tuple[Observation, ...]:
-    """What a recording shows of its processes."""
-    return tuple(process for trace in stepscope.load_run(folder) for process in observe(trace, anchor=anchor))
+    """What a recording shows of its processes; with "steps" as anchor, without its profile."""
+    profile = anchor != BY_STEPS
+    traces = stepscope.load_run(folder)
+    return tuple(process for trace in traces for process in observe(trace, anchor=anchor, profile=profile))
 
 
 def compared(out: Path, run: Run, bases: tuple[Run, ...]) -> Answer:
@@ -105,7 +110,12 @@ def compared(out: Path, run: Run, bases: tuple[Run, ...]) -> Answer:
         first = observed(out / bases[0].name, "auto")
         anchor = first[0].anchor if first and first[0].source == "detected" else "auto"
         left = [observed(out / base.name, "auto") for base in bases]
-        found = compare_runs(left, [observed(out / run.name, anchor)])
+        right = [observed(out / run.name, anchor)]
+        every = [*left, *right]
+        if 0 < sum(map(is_timed_alone, every)) < len(every):
+            by_steps = [observed(out / base.name, BY_STEPS) for base in bases], [observed(out / run.name, BY_STEPS)]
+            left, right = with_profiles(left, right) or by_steps
+        found = compare_runs(left, right)
     except StepscopeError as error:
         return Answer(run, label, f"{FAILED}: {error.message[:60]}", 0.0, 0.0, ())
     step = found.whole_run or found.step_time

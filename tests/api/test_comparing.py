@@ -61,3 +61,18 @@ def test_runs_of_which_one_has_no_profile_are_compared_by_their_timed_steps():
     )
     assert compare_two_runs(without, profiled).step_time.ratio == pytest.approx(1.2, rel=0.02)
     assert compare_two_runs(profiled, without).step_time.ratio == pytest.approx(1 / 1.2, rel=0.02)
+
+
+def test_repeats_without_a_profile_are_left_out_if_others_have_one():
+    rows, timed = Rows(), recording(step_ms=60, seed=1)
+    for i in range(10):
+        rows.step(i, 100 * i, 90)
+        rows.op(100 * i + 5, 20)
+    without = recording(step_ms=50)
+    profiled = rows.trace().with_tables(counters=timed.counters, step_times=timed.step_times)
+    traces = {"without": without, "with": profiled}
+    base, other = Run(("without", "with"), traces.__getitem__), Run(("with",), traces.__getitem__)
+    result = compare_two_runs(base, other)
+    assert result.whole_run.ratio == pytest.approx(1.0)
+    assert len(result.pairs[0].base) == 1
+    assert "1 recording has no profile and is left out" in result.notes

@@ -51,5 +51,5 @@ def test_a_recording_with_a_profile_can_be_observed_without_it():
     trace = rows.trace().with_tables(counters=timed.counters, step_times=timed.step_times)
     (observed,) = observe(trace, profile=False)
     assert (observed.anchor, observed.cycles.height, observed.functions.height) == ("steps", 570, 0)
-    assert observed.remarks == ("the other recording has no profile: times of steps and counters are compared",)
+    assert observed.remarks == ("another recording has no profile: times of steps and counters are compared",)
     assert observe(trace)[0].functions.height

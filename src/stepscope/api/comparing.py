@@ -62,13 +62,14 @@ def compare_two_runs(base: Run, other: Run, *, anchor: str | None = None) -> Com
     if anchor is None and left and left[0][0].source == "detected":
         anchor = left[0][0].anchor  # so that the other run gets the same kind of cycle, if it has any
     right, held_right, batches_right = _observed(other, anchor or "auto")
-    left, right = _alike(base, left, right), _alike(other, right, left)
+    left, right, remarks = _alike((base, other), left, right)
     facts = {"base": ", ".join(base.paths), "other": ", ".join(other.paths)}
     arguments = _arguments(base, other)
     memory = compare_snapshots(held_left, held_right) if held_left and held_right else None
     has_batches = bool(batches_left and batches_right)
     if left and right:
         result = compare_runs(as_repeats(left), as_repeats(right))
+        result = replace(result, notes=(*remarks, *result.notes))
         if memory is not None:
             result = replace(result, notes=(*result.notes, memory.reason, *memory.notes), memory=memory.memory)
         if has_batches:
@@ -104,22 +105,29 @@ def _observed(run: Run, anchor: str) -> tuple[list[Processes], list[Snapshot], l
     return traces, snapshots, [one for one in batches if one.height]
 
 
-def _alike(run: Run, mine: list[Processes], partner: list[Processes]) -> list[Processes]:
-    """What is compared of a run: without its profile if the other run has none, and both have timed steps."""
-    if not mine or not partner or _is_timed(mine) or not _is_timed(partner):
-        return mine
+def _alike(
+    runs: tuple[Run, Run], left: list[Processes], right: list[Processes]
+) -> tuple[list[Processes], list[Processes], list[str]]:
+    """What is compared of both runs, by one kind of cycle, and remarks.
+
+    Recordings without a profile are left out if both runs have others with one, so that causes can be told. Else all
+    are compared by their timed steps, if all have some.
+    """
     from stepscope.comparison import observe
+    from stepscope.comparison.matching import is_timed_alone, with_profiles
 
+    every = [*left, *right]
+    n_timed = sum(map(is_timed_alone, every))
+    if not left or not right or n_timed in (0, len(every)):
+        return left, right, []
+    if (profiled := with_profiles(left, right)) is not None:
+        word = "recording has no profile and is left out" if n_timed == 1 else "recordings have no profile and are left out"
+        return *profiled, [f"{n_timed} {word}"]
     try:
-        timed = [observe(trace, profile=False) for trace in run]
+        timed = [[observe(trace, profile=False) for trace in run] for run in runs]
     except MissingTable:
-        return mine
-    return timed if _is_timed(timed) else mine
-
-
-def _is_timed(run: list[Processes]) -> bool:
-    """Whether nothing but timed steps and counters is known of its processes."""
-    return all(one.anchor == "steps" and one.functions.is_empty() for processes in run for one in processes)
+        return left, right, []
+    return (timed[0], timed[1], []) if all(map(is_timed_alone, [*timed[0], *timed[1]])) else (left, right, [])
 
 
 def _with_gains(result: Comparison, other: Run) -> Comparison:

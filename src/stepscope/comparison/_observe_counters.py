@@ -45,7 +45,7 @@ def observe_counters(trace: Trace) -> tuple[Observation, ...]:
     pids = trace.step_times["pid"].unique().sort().to_list()
     timed = {pid: steps for pid in pids if (steps := timed_steps(trace, pid))["n_steps"].sum() >= _LEAST_STEPS}
     if timed:
-        whose = "the other recording has no profile" if trace.spans.height else "no profile was recorded"
+        whose = "another recording has no profile" if trace.spans.height else "no profile was recorded"
         remark = f"{whose}: times of steps and counters are compared"
         return tuple(
             _observation(trace, pid, list(timed), _cycles_of(steps), steps, remark) for pid, steps in timed.items()

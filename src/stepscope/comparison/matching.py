@@ -213,6 +213,19 @@ def as_repeats(files: Sequence[Processes]) -> list[list[Observation]]:
     return runs
 
 
+def is_timed_alone(processes: Processes) -> bool:
+    """Whether nothing but timed steps and counters is known of the processes of a recording."""
+    return all(one.anchor == "steps" and one.functions.is_empty() for one in processes)
+
+
+def with_profiles(
+    left: Sequence[Processes], right: Sequence[Processes]
+) -> tuple[list[Processes], list[Processes]] | None:
+    """Both runs without the recordings that have timed steps alone; None if that leaves nothing of one of them."""
+    base, other = ([one for one in side if not is_timed_alone(one)] for side in (left, right))
+    return (base, other) if base and other else None
+
+
 def _belongs(processes: Processes, run: Sequence[Observation]) -> bool:
     ranks = {process.rank for process in run}
     mine = {process.rank for process in processes}
