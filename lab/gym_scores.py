@@ -103,19 +103,26 @@ def observed(folder: Path, anchor: str) -> tuple[Observation, ...]:
     return tuple(process for trace in traces for process in observe(trace, anchor=anchor, profile=profile))
 
 
+def both(
+    out: Path, run: Run, bases: tuple[Run, ...]
+) -> tuple[list[tuple[Observation, ...]], list[tuple[Observation, ...]]]:
+    """What is compared of the bases and of a run: by one kind of cycle, as `stepscope compare` does it."""
+    first = observed(out / bases[0].name, "auto")
+    anchor = first[0].anchor if first and first[0].source == "detected" else "auto"
+    left = [observed(out / base.name, "auto") for base in bases]
+    right = [observed(out / run.name, anchor)]
+    every = [*left, *right]
+    if not 0 < sum(map(is_timed_alone, every)) < len(every):
+        return left, right
+    by_steps = [observed(out / base.name, BY_STEPS) for base in bases], [observed(out / run.name, BY_STEPS)]
+    return with_profiles(left, right) or by_steps
+
+
 def compared(out: Path, run: Run, bases: tuple[Run, ...]) -> Answer:
     """Compare a run with others of its job, as `stepscope compare --base … --other …` does."""
     label = " ".join(f"{base.fault[:1]}{base.number}" for base in bases)
     try:
-        first = observed(out / bases[0].name, "auto")
-        anchor = first[0].anchor if first and first[0].source == "detected" else "auto"
-        left = [observed(out / base.name, "auto") for base in bases]
-        right = [observed(out / run.name, anchor)]
-        every = [*left, *right]
-        if 0 < sum(map(is_timed_alone, every)) < len(every):
-            by_steps = [observed(out / base.name, BY_STEPS) for base in bases], [observed(out / run.name, BY_STEPS)]
-            left, right = with_profiles(left, right) or by_steps
-        found = compare_runs(left, right)
+        found = compare_runs(*both(out, run, bases))
     except StepscopeError as error:
         return Answer(run, label, f"{FAILED}: {error.message[:60]}", 0.0, 0.0, ())
     step = found.whole_run or found.step_time

@@ -121,8 +121,8 @@ def _alike(
     if not left or not right or n_timed in (0, len(every)):
         return left, right, []
     if (profiled := with_profiles(left, right)) is not None:
-        word = "recording has no profile and is left out" if n_timed == 1 else "recordings have no profile and are left out"
-        return *profiled, [f"{n_timed} {word}"]
+        which = "recording has no profile and is" if n_timed == 1 else "recordings have no profile and are"
+        return *profiled, [f"{n_timed} {which} left out"]
     try:
         timed = [[observe(trace, profile=False) for trace in run] for run in runs]
     except MissingTable:

@@ -219,8 +219,8 @@ def is_timed_alone(processes: Processes) -> bool:
 
 
 def with_profiles(
-    left: Sequence[Processes], right: Sequence[Processes]
-) -> tuple[list[Processes], list[Processes]] | None:
+    left: Sequence[tuple[Observation, ...]], right: Sequence[tuple[Observation, ...]]
+) -> tuple[list[tuple[Observation, ...]], list[tuple[Observation, ...]]] | None:
     """Both runs without the recordings that have timed steps alone; None if that leaves nothing of one of them."""
     base, other = ([one for one in side if not is_timed_alone(one)] for side in (left, right))
     return (base, other) if base and other else None

@@ -179,6 +179,7 @@ TIMED_STEPS = Table(
         Column("ts_ns", pl.Int64(), "start of the first, from the trace's origin", "ns"),
         Column("dur_ns", pl.Float64(), "duration, of each", "ns"),
         Column("n_steps", pl.Int64(), "how many steps the row stands for"),
+        Column("source", Name, "what marks steps: module calls, optimizer steps, named ranges"),
     ),
 )
 
@@ -243,16 +244,31 @@ class Observation(msgspec.Struct, frozen=True):
         return (complete if complete.height else self.cycles).sort("ts_ns", "cycle").with_row_index("at")
 
 
+class Waits(msgspec.Struct, frozen=True):
+    """How a job waits for requests: about how many came, the part of the time, and how often a step comes (ns)."""
+
+    n_requests: float
+    waiting_ratio: float
+    step_ns: float
+
+
 class Pair(msgspec.Struct, frozen=True):
     """A process of the base and its counterpart in the other run, each in every repeat.
 
-    `matched_by` says why they belong together: rank, device, only process, similarity.
+    `matched_by` says why they belong together: rank, device, only process, similarity. `waits` are
+    those for requests, of both runs, if the process answers some: steps that end with such a wait are left out.
     """
 
     label: str
     base: tuple[Observation, ...]
     other: tuple[Observation, ...]
     matched_by: str
+    waits: tuple[Waits, Waits] | None = None
+
+    @property
+    def answers_requests(self) -> bool:
+        """Whether the process waits for requests most of the time, in the base."""
+        return self.waits is not None
 
 
 class Effect(msgspec.Struct, frozen=True):

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from stepscope.comparison.arrivals import without_waits
 from stepscope.comparison.diagnosis import OF_TIMES, Case, diagnose, views
 from stepscope.comparison.effects import CONFIDENCE, DELTAS, effects, part_deltas
 from stepscope.comparison.kinds import kind_differences, other_hardware
@@ -50,7 +51,7 @@ def compare_runs(base: Sequence[Sequence[Observation]], other: Sequence[Sequence
     if not pairs:
         reason = "; ".join(remarks) or "no process was recorded"
         raise StepscopeError(f"nothing to compare: {reason}", "name recordings of the same program and ranks")
-    pairs = tuple(_aligned(pair) for pair in pairs)
+    pairs, waits = without_waits([_aligned(pair) for pair in pairs])
     left, right = step_times(pairs, side="base"), step_times(pairs, side="other")
     if any(run.anchor == WINDOWS for pair in pairs for run in (*pair.base, *pair.other)):
         left, right = [], []  # windows of time say nothing about how long anything takes
@@ -99,7 +100,7 @@ def compare_runs(base: Sequence[Sequence[Observation]], other: Sequence[Sequence
         effects=changes,
         causes=diagnosis.causes,
         ruled_out=diagnosis.ruled_out,
-        notes=tuple(dict.fromkeys(remark for remark in (*remarks, *of_runs, *diagnosis.remarks) if remark)),
+        notes=tuple(dict.fromkeys(remark for remark in (*remarks, *waits, *of_runs, *diagnosis.remarks) if remark)),
     )
 
 

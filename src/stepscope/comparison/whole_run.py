@@ -128,6 +128,11 @@ def run_resources(trace: Trace, pid: int | None, siblings: Collection[int], step
     return RUN_RESOURCES.conform(means.rename({"cycle": "stretch"}).join(bounds, on="stretch", how="left"))
 
 
+def elapsed_step_ns(runs: Sequence[Observation]) -> float:
+    """The mean step of the stretches of repeats that have RUN_RESOURCES, with all time in which they wait."""
+    return float(np.mean([run.run_resources.unique("stretch")["step_ns"].to_numpy().mean() for run in runs]))
+
+
 class Tail(msgspec.Struct, frozen=True):
     """Steps of a run that take much longer than its typical step. Units: ns.
 
@@ -266,7 +271,9 @@ class Tails(msgspec.Struct, frozen=True):
 
 
 def tails_of(pair: Pair) -> Tails | None:
-    """The tails of a process in both runs; None if a run has too few times of steps."""
+    """The tails of a process in both runs; None if a run has too few times of steps, or its long ones may be waits."""
+    if pair.answers_requests:
+        return None
     left, right = of_processes(pair.base), of_processes(pair.other)
     if not left or not right:
         return None

@@ -13,7 +13,7 @@ from stepscope.comparison.diagnosis.change import ABSENT, SURE, Change, changed
 from stepscope.comparison.diagnosis.sizes import sizes_of_calls
 from stepscope.comparison.effects import floor_of
 from stepscope.comparison.model import COMMUNICATION, OTHER, PYTHON, WINDOWS, Cause, Evidence, RuledOut
-from stepscope.comparison.whole_run import tails_of
+from stepscope.comparison.whole_run import elapsed_step_ns, tails_of
 from stepscope.core.collectives import talks_to_ranks
 
 if TYPE_CHECKING:
@@ -316,7 +316,7 @@ def view_of(pair: Pair, effects: pl.DataFrame, peers: Sequence[Pair] = (), whole
     base, other = ([_Run(run, is_timed) for run in side] for side in (pair.base, pair.other))
     step = run_step = changed([run.cycles for run in base], [run.cycles for run in other], relative=MATERIAL, unit="ns")
     if whole is not None and is_timed:
-        run_step = Change(whole.base, whole.other, whole.is_different, "ns")
+        run_step = Change(elapsed_step_ns(pair.base), elapsed_step_ns(pair.other), whole.is_different, "ns")
     if whole is not None and whole.ratio and step.base:
         step = Change(step.base, step.base * whole.ratio, whole.is_different, "ns")
     names = dict.fromkeys(name for run in (*base, *other) for name in run.parts)

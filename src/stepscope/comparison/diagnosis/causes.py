@@ -16,6 +16,7 @@ from stepscope.comparison.diagnosis import (
     operators,
     over_time,
     python,
+    requests,
     workload,
 )
 from stepscope.comparison.diagnosis.case import COLLECTIVES, Case, Judgement, Missing, Rule, Suspect, View, views
@@ -41,6 +42,7 @@ RULES: tuple[Rule, ...] = (
     *workload.RULES,
     *memory.RULES,
     *over_time.RULES,
+    *requests.RULES,
 )
 
 _HOST = ("host_overhead", "data_loading", "slow_operator", "disk_io", "memory_pressure")
@@ -116,7 +118,7 @@ _OF_CALLS = ("slow_kernel", "slow_operator", "host_overhead")
 #: Causes that are a measured state of a resource: they are what differs, even if other work hides their cost.
 STATES = (
     "gpu_frequency", "cpu_frequency", "interconnect_nvlink", "interconnect_pcie", "network", "memory_growth",
-    "memory_pressure", "straggler_rank",
+    "memory_pressure", "straggler_rank", "queueing",
 )  # fmt: skip
 #: Causes that consist of the program's own times. They prove no difference that the step time does not.
 OF_TIMES = ("workload_change", "slow_operator", "slow_kernel", "host_overhead", "data_loading")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import msgspec
+import numpy as np
 
 from stepscope.comparison.diagnosis.case import (
     Clue,
@@ -33,6 +34,7 @@ from stepscope.comparison.diagnosis.cores import (
 )
 from stepscope.comparison.diagnosis.io import written
 from stepscope.comparison.model import BLOCKER, LOADING, OPERATORS, PROCESS, WORKERS, RuledOut
+from stepscope.comparison.whole_run import mean_step_ns
 from stepscope.core import units
 
 #: Vector licences and turbo limits lower a busy core's clock by up to about 15 % (AVX-512 on server processors).
@@ -102,15 +104,13 @@ def _core_use(view: View) -> _CoreUse:
     longer = of_other - of_base > _LONGER and (not shares or sum(share.delta for share in shares) > 0)
     # Neighbours that come and go make some steps slow, whose waits are as long as they are.
     in_tail = view.has_tail and view.tails is not None and wait.delta > 0.5 * view.tails.added_ns
-    may_wait = view.is_slower or view.is_of_time
+    may_wait = view.is_slower or view.is_of_time or view.pair.answers_requests
     # On a machine that is as busy as before, more work waits more.
     demand = max(own.ratio or 1.0, 1.0)
     longer_ns = (wait.other or 0.0) - demand * (wait.base or 0.0)
-    waits = (
-        longer
-        and longer_ns > _WAITING * view.base_ns
-        and ((wait.rose(by=_WAITING * view.base_ns) and may_wait) or in_tail)
-    )
+    # A thread that waits for requests may wait for its core whenever one comes, which is part of no step.
+    least = _WAITING * (step.base or 0.0 if view.pair.answers_requests else view.base_ns)
+    waits = longer and longer_ns > least and ((wait.rose(by=least) and may_wait) or in_tail)
     # Neighbours on the same core or caches make equal work take somewhat longer too.
     is_own = own.is_known and own.delta > max(0.5 * wait.delta, (STRETCHED - 1) * (own.base or 0.0))
     is_own = (is_own and wait.delta > 0.5 * view.delta_ns) or _is_crowded(view, outside)
@@ -135,7 +135,8 @@ def cpu_contention(view: View) -> Judgement:
         return RuledOut(name, "threads wait for cores, but this process itself keeps them busy")
     if not use.waits and not use.shared:
         return RuledOut(name, _no_contention(use))
-    if view.same_cycles and not (view.is_slower or view.has_tail or view.is_of_time):
+    may_wait = view.is_of_time or view.pair.answers_requests
+    if view.same_cycles and not (view.is_slower or view.has_tail or may_wait):
         return RuledOut(name, "the machine is busier, but cycles do not take longer")
     confidence, shown = weigh(0.65, _contention_clues(view, use))
     clock = core_clock(view)
@@ -173,6 +174,8 @@ def _not_too_many(view: View, outside: float | None) -> str:
     if _is_locked(view):
         return "threads that the base lacks hold the interpreter's lock, which only one thread has at a time"
     ready, cores = _ready(view), named_cores(view)
+    if ready is not None and view.pair.answers_requests:  # of the time in which it answers some
+        ready *= (view.run_step.other or 0.0) / float(np.mean([mean_step_ns(run.steps) for run in view.pair.other]))
     if ready is not None and ready <= cores and not _in_operators(view):
         return f"{units.number(round(ready, 1))} of its threads were ready at a time, and there are {cores} cores"
     within, between = view.part(OPERATORS), view.gaps()

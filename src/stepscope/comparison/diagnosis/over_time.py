@@ -122,6 +122,8 @@ def growing_steps(view: View) -> Judgement:
 def _tails(name: str, view: View) -> Tails | Missing | RuledOut:
     """The tails of both runs, or why there is none that matters."""
     tails = view.tails
+    if view.pair.answers_requests:
+        return RuledOut(name, "long steps may be waits for requests", is_judged=False)
     if tails is None:
         return Missing(name, _NEEDS)
     added, other = tails.added_ns, tails.other

@@ -198,7 +198,8 @@ def _resized(view: View, share: float, ratio: float) -> Judgement:
         took = f"the cycle takes {fold(step)} as long" if view.step.is_known else "the change of the cycle is not known"
         return RuledOut("workload_change", f"{what}, but {took}", is_judged=False)
     is_on_host = not (view.work["category"] == "kernel").any()  # nothing hides it
-    if view.tails is not None and is_on_host and step - 1 < _LEAST_OF_WORK * share * (ratio - 1):
+    is_little = view.tails is not None and is_on_host and step - 1 < _LEAST_OF_WORK * share * (ratio - 1)
+    if is_little and not _pays(view):
         text = f"{what}, but steps of the whole run take only {fold(step)} as long"
         return RuledOut("workload_change", text, is_judged=False)
     rows = most_telling(sizes(view.pair)).head(3).to_dicts()
@@ -224,6 +225,12 @@ def _resized(view: View, share: float, ratio: float) -> Judgement:
         what += f" ({shorten(row['name'])}: {amounts} {unit_of(row['name'])})"
     affected = math.copysign(min(abs(view.delta_ns), most), view.delta_ns)
     return _suspect(view, 0.9 if fits else 0.75, f"The run does other work: {what}.", ratio, affected, shown)
+
+
+def _pays(view: View) -> bool:
+    """Whether calls with other sizes take as much longer as the step, within a factor of two."""
+    added = float(view.work.filter("is_resized")["delta_ns"].sum())
+    return view.is_slower and 0.5 * view.delta_ns <= added <= 2.0 * view.delta_ns
 
 
 def _times(ratio: float) -> str:
