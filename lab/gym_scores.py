@@ -17,7 +17,7 @@ from gym import FAULTS, MIXED, OF_ONE_RANK, STEPS, Run, faulty, healthy, is_ther
 
 import stepscope
 from stepscope.comparison import compare_runs, observe
-from stepscope.comparison.matching import is_timed_alone, with_profiles
+from stepscope.comparison.matching import has_no_profile, with_profiles
 from stepscope.core.errors import StepscopeError
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def both(
     left = [observed(out / base.name, "auto") for base in bases]
     right = [observed(out / run.name, anchor)]
     every = [*left, *right]
-    if not 0 < sum(map(is_timed_alone, every)) < len(every):
+    if not 0 < sum(map(has_no_profile, every)) < len(every):
         return left, right
     by_steps = [observed(out / base.name, BY_STEPS) for base in bases], [observed(out / run.name, BY_STEPS)]
     return with_profiles(left, right) or by_steps

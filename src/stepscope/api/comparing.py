@@ -114,10 +114,10 @@ def _alike(
     are compared by their timed steps, if all have some.
     """
     from stepscope.comparison import observe
-    from stepscope.comparison.matching import is_timed_alone, with_profiles
+    from stepscope.comparison.matching import has_no_profile, with_profiles
 
     every = [*left, *right]
-    n_timed = sum(map(is_timed_alone, every))
+    n_timed = sum(map(has_no_profile, every))
     if not left or not right or n_timed in (0, len(every)):
         return left, right, []
     if (profiled := with_profiles(left, right)) is not None:
@@ -127,7 +127,7 @@ def _alike(
         timed = [[observe(trace, profile=False) for trace in run] for run in runs]
     except MissingTable:
         return left, right, []
-    return (timed[0], timed[1], []) if all(map(is_timed_alone, [*timed[0], *timed[1]])) else (left, right, [])
+    return (timed[0], timed[1], []) if all(map(has_no_profile, [*timed[0], *timed[1]])) else (left, right, [])
 
 
 def _with_gains(result: Comparison, other: Run) -> Comparison:

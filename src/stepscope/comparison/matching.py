@@ -213,7 +213,7 @@ def as_repeats(files: Sequence[Processes]) -> list[list[Observation]]:
     return runs
 
 
-def is_timed_alone(processes: Processes) -> bool:
+def has_no_profile(processes: Processes) -> bool:
     """Whether nothing but timed steps and counters is known of the processes of a recording."""
     return all(one.anchor == "steps" and one.functions.is_empty() for one in processes)
 
@@ -222,7 +222,7 @@ def with_profiles(
     left: Sequence[tuple[Observation, ...]], right: Sequence[tuple[Observation, ...]]
 ) -> tuple[list[tuple[Observation, ...]], list[tuple[Observation, ...]]] | None:
     """Both runs without the recordings that have timed steps alone; None if that leaves nothing of one of them."""
-    base, other = ([one for one in side if not is_timed_alone(one)] for side in (left, right))
+    base, other = ([one for one in side if not has_no_profile(one)] for side in (left, right))
     return (base, other) if base and other else None
 
 

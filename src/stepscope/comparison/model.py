@@ -37,7 +37,7 @@ CATEGORIES = (
     "disk_io", "data_loading", "host_overhead", "slow_operator", "slow_kernel", "python_gc", "gil_contention",
     "memory_growth", "memory_pressure", "straggler_rank", "workload_change",
     "periodic_work", "slow_tail", "growing_steps", "thread_oversubscription", "lock_contention",
-    "compilation", "layout_copies", "memory_bandwidth", "none",
+    "compilation", "layout_copies", "memory_bandwidth", "queueing", "none",
 )  # fmt: skip
 #: Operators that multiply matrices: a linear layer may be addmm, or mm and add.
 MATRIX_PRODUCTS = r"^aten::(?:_?mm|addmm|_addmm_activation|bmm|baddbmm|matmul|linear|mv|addmv|dot|einsum)$"

@@ -87,11 +87,16 @@ def comparison(result: Comparison) -> Report:
         quality=tuple(_quality(result)),
         meta=dict(result.facts),
         title="compare",
-        findings_title="What caused it" if result.step_verdict == "different" else "What is different",
+        findings_title="What caused it" if _is_explained(result) else "What is different",
         quality_command="compare --table ruled-out" if result.ruled_out else "",
         arguments=result.arguments,
         document=document(result),
     )
+
+
+def _is_explained(result: Comparison) -> bool:
+    """Whether causes, if there are some, explain a change of the step time: a state of a resource may explain none."""
+    return result.step_verdict == "different" and (not result.causes or any(c.explained_ns for c in result.causes))
 
 
 def with_verdict(report: Report, result: Comparison) -> Report:

@@ -15,12 +15,13 @@ from faulty_jobs import (
     recorded,
 )
 from msgspec.structs import replace
+from observations import observation, pair
 
 from stepscope.comparison.diagnosis import Case, diagnose
-from stepscope.comparison.diagnosis.case import views
-from stepscope.comparison.diagnosis.workload import is_other, other_work
+from stepscope.comparison.diagnosis.case import Suspect, view_of, views
+from stepscope.comparison.diagnosis.workload import is_other, other_work, queueing
 from stepscope.comparison.effects import effects
-from stepscope.comparison.model import Pair
+from stepscope.comparison.model import Pair, RuledOut, Waits
 from stepscope.comparison.verdict import judge, step_effect, step_times
 
 BASE = Job()
@@ -162,3 +163,31 @@ def test_process_and_workers_that_wait_for_each_other_far_more_often_exchange_mo
     diagnosis = of_pool(exchanging(40.0, 3.0, 20, 9), exchanging(58.0, 20.0, turns, their_turns))
     assert (categories(diagnosis)[:1] == ["workload_change"]) is named
     assert any("More data passes" in cause.statement for cause in diagnosis.causes) is named
+
+
+def queue(base, other):
+    both = pair(observation([1_000_000] * 6), observation([1_000_000] * 6))
+    both = replace(both, waits=(base, other) if base else None)
+    return queueing(view_of(both, effects((both,))))
+
+
+def test_requests_that_come_more_often_find_the_job_busy():
+    found = queue(Waits(100, 0.9, 10 * MS), Waits(100, 0.5, 2 * MS))
+    assert isinstance(found, Suspect)
+    assert "Requests come 5 times as often: a step comes every 2 ms (was 10 ms)" in found.cause.statement
+    assert "busy 50 % of the time (was 10 %)" in found.cause.statement
+    assert found.cause.explained_ns == 0
+
+
+def test_few_requests_that_come_more_often_by_chance_are_no_cause():
+    assert isinstance(queue(Waits(9, 0.9, 10 * MS), Waits(9, 0.5, 4 * MS)), RuledOut)
+
+
+def test_a_job_that_is_busy_no_more_than_before_lets_no_request_wait_longer():
+    found = queue(Waits(100, 0.99, 10 * MS), Waits(100, 0.97, 5 * MS))
+    assert isinstance(found, RuledOut)
+    assert "busy 3 % of the time" in found.reason
+
+
+def test_a_job_without_waits_for_requests_has_no_queue():
+    assert isinstance(queue(None, None), RuledOut)

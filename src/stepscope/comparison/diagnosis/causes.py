@@ -16,7 +16,6 @@ from stepscope.comparison.diagnosis import (
     operators,
     over_time,
     python,
-    requests,
     workload,
 )
 from stepscope.comparison.diagnosis.case import COLLECTIVES, Case, Judgement, Missing, Rule, Suspect, View, views
@@ -42,7 +41,6 @@ RULES: tuple[Rule, ...] = (
     *workload.RULES,
     *memory.RULES,
     *over_time.RULES,
-    *requests.RULES,
 )
 
 _HOST = ("host_overhead", "data_loading", "slow_operator", "disk_io", "memory_pressure")

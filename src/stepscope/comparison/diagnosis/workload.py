@@ -1,4 +1,4 @@
-"""The cause that is no fault: the run does other work, with other sizes, more of it, or by another program."""
+"""The causes that are no faults: the run does other work, or more requests come."""
 
 from __future__ import annotations
 
@@ -32,6 +32,10 @@ _HALF = 0.5
 _FASTER = 3
 #: Steps take longer by at least this part of what there is more to do, or the profiled ones are not like the others.
 _LEAST_OF_WORK = 0.1
+#: Requests come more often if steps do so many times as often, and if chance makes this of it at most once in 700.
+_MORE_OFTEN, _SIGMAS = 1.2, 3.0
+#: The part of the time in which the job is busy must rise by this.
+_BUSIER = 0.05
 #: Share of a run's time in work that the other lacks, up to which the other does all of it.
 _LITTLE = 0.2
 #: Share of a cycle that added work must cost; runs differ by less.
@@ -296,4 +300,43 @@ def _suspect(
     )
 
 
-RULES = (Rule("workload_change", workload_change),)
+def queueing(view: View) -> Judgement:
+    """More requests come, so that more of them wait for their turn. Nothing records how long they do.
+
+    Necessary: steps come 1.2 times as often, more than chance makes of requests that come independently of each other
+    (the logarithm of their number scatters by the root of its inverse), and the job is busy for 5 points more of its
+    time. So likely does a request that comes at any time find it busy.
+    """
+    name = "queueing"
+    waits = view.pair.waits
+    if waits is None:
+        return RuledOut(name, "the job does not wait for requests most of the time")
+    base, other = waits
+    every = f"a step comes every {units.duration(other.step_ns)} (was {units.duration(base.step_ns)})"
+    often = base.step_ns / other.step_ns
+    scatter = math.sqrt(1 / max(base.n_requests, 1) + 1 / max(other.n_requests, 1))
+    if often < _MORE_OFTEN or math.log(often) < _SIGMAS * scatter:
+        return RuledOut(name, every)
+    busy = Change(1 - base.waiting_ratio, 1 - other.waiting_ratio, is_real=True, unit="ratio")
+    if busy.delta < _BUSIER:
+        return RuledOut(name, f"{every}, but the job is busy {units.percent(busy.other)} of the time")
+    rates = Change(1e9 / base.step_ns, 1e9 / other.step_ns, is_real=True, unit="1/s")
+    return view.suspect(
+        name,
+        f"Requests come {units.number(round(often, 1))} times as often: {every}. The job is busy"
+        f" {units.percent(busy.other)} of the time (was {units.percent(busy.base)}), and as many of the requests find"
+        " it busy and wait for their turn.",
+        0.0,
+        0.6,
+        [
+            evidence("steps of requests", rates, role="necessary", unit="1/s"),
+            evidence("part of the time in which the job is busy", busy, role="necessary", unit="ratio"),
+        ],
+        resource="requests",
+        magnitude=often,
+        advice="answer more requests at once (batching, more workers), or send some elsewhere; a log of requests would"
+        " say how long they wait",
+    )
+
+
+RULES = (Rule("workload_change", workload_change), Rule("queueing", queueing))

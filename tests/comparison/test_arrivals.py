@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+from msgspec.structs import replace
+from observations import observation, pair
+
+from stepscope.comparison.arrivals import without_waits
+from stepscope.comparison.model import RUN_RESOURCES, TIMED_STEPS
+from stepscope.comparison.verdict import compare_runs
+from stepscope.comparison.whole_run import stretches
+
+MS = 1_000_000
+N = 720
+#: Steps of a request: the last one lasts until the next request comes.
+STEPS = 9
+
+
+def served(step_ms, wait_ms, *, seed=0, busy=0.0, source="module calls"):
+    """A job whose requests take nine steps each and come at random; `busy` is how much of the waits it works."""
+    chance = np.random.default_rng(seed)
+    step = step_ms * (1 + 0.05 * chance.standard_normal(N))
+    is_last = np.arange(N) % STEPS == STEPS - 1
+    waits = np.where(is_last, 10 * step_ms + chance.exponential(max(wait_ms, 1e-9), N), 0.0) * (wait_ms > 0)
+    dur = (step + waits) * MS
+    begin = (np.cumsum(dur) - dur).astype(np.int64)
+    ones = np.ones(N, np.int64)
+    frame = {"step": np.arange(N), "ts_ns": begin, "dur_ns": dur, "n_steps": ones}
+    steps = TIMED_STEPS.conform(pl.DataFrame(frame).with_columns(source=pl.lit(source)))
+    whole = stretches(steps)
+    work = [part.mean() * MS for part in np.array_split(step + busy * waits, 40)]
+    rows = pl.DataFrame({"stretch": np.arange(40), "mu": 1e9 * np.array(work) / whole, "step_ns": whole})
+    constants = {"device": "process", "metric": "process_oncpu_time", "unit": "ns/s"}
+    resources = RUN_RESOURCES.conform(rows.with_columns(pl.lit(value).alias(name) for name, value in constants.items()))
+    profile = observation([int(step_ms * MS)] * 8, anchor="steps")
+    return replace(profile, steps=steps, run_resources=resources)
+
+
+def mean_ms(run):
+    return run.steps["dur_ns"].mean() / MS
+
+
+def test_steps_that_end_with_a_wait_for_a_request_are_left_out_of_both_runs():
+    (both,), (remark,) = without_waits([pair(served(1, 40), served(1.5, 40, seed=1))])
+    assert both.answers_requests
+    assert mean_ms(both.base[0]) == pytest.approx(1, rel=0.02)
+    assert mean_ms(both.other[0]) == pytest.approx(1.5, rel=0.02)
+    assert both.base[0].steps.height == N * (STEPS - 1) / STEPS
+    assert remark.startswith("the job waits for requests 8")
+    base, other = both.waits
+    assert base.n_requests == other.n_requests == pytest.approx(N / STEPS)
+    assert base.step_ns / MS == pytest.approx(1 + (10 + 40) / STEPS, rel=0.2)
+
+
+def test_a_run_that_never_waits_keeps_all_its_steps():
+    (both,), _ = without_waits([pair(served(1, 40), served(12, 0, seed=1))])
+    assert both.other[0].steps.height == N
+    assert both.waits[1].waiting_ratio == pytest.approx(0, abs=1e-9)
+
+
+def test_long_steps_in_which_the_other_run_works_are_left_out_as_often_as_the_base_waits():
+    (both,), _ = without_waits([pair(served(1, 40), served(1, 80, seed=1, busy=1.0))])
+    assert both.other[0].steps.height == pytest.approx(N * (STEPS - 1) / STEPS, abs=1)
+
+
+@pytest.mark.parametrize(
+    "base",
+    [served(1, 40, busy=1.0), served(1, 0), served(1, 40, source="optimizer steps")],
+    ids=["work", "none", "train"],
+)
+def test_long_steps_that_are_no_waits_for_requests_stay(base):
+    before = pair(base, served(1.5, 40, seed=1))
+    assert without_waits([before]) == ((before,), ())
+
+
+def test_a_server_is_judged_by_its_own_steps_and_not_by_how_often_requests_come():
+    base = [[served(1, 40, seed=seed)] for seed in range(3)]
+    slower = compare_runs(base, [[served(1.5, 30, seed=7)]])
+    assert (slower.verdict, slower.reason) == ("different", "slower")
+    assert slower.whole_run.ratio == pytest.approx(1.5, rel=0.03)
+    fewer = compare_runs(base, [[served(1, 60, seed=7)]])
+    assert fewer.step_verdict == "no_difference"
+    assert not fewer.causes
