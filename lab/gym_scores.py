@@ -146,7 +146,10 @@ def began(out: Path, run: Run) -> int:
 
 
 def questions(out: Path, jobs: Iterable[str], faults: Iterable[str]) -> list[tuple[Run, tuple[Run, ...]]]:
-    """Each run and what to compare it with: faulty ones with the nearest healthy ones, healthy ones with each other."""
+    """Each run and what to compare it with: faulty ones with the nearest healthy ones, healthy ones with each other.
+
+    Healthy ones are compared one by one, and as the faulty ones are, with the nearest two or three.
+    """
     every = [run for run in [*healthy(), *faulty([1, 2, 3]), *mixed()] if is_there(out, run)]
     times = {run: began(out, run) for run in every}
     wanted: list[tuple[Run, tuple[Run, ...]]] = []
@@ -160,6 +163,10 @@ def questions(out: Path, jobs: Iterable[str], faults: Iterable[str]) -> list[tup
         pairs = [*itertools.combinations(calm, 2)]
         pairs += [(one, run) for run in mine if run.fault == "load" for one in calm]
         wanted += [(other, (one,)) for one, other in pairs if abs(times[other] - times[one]) < _ONE_MACHINE_NS]
+        for run in (run for run in mine if run.is_healthy):
+            others = [other for other in calm if other is not run and abs(times[other] - times[run]) < _ONE_MACHINE_NS]
+            near = sorted(others, key=lambda other: abs(times[other] - times[run]))[:N_BASE]
+            wanted += [(run, tuple(near))] if len(near) > 1 else []
     chosen = set(faults)
     return [row for row in wanted if not chosen or row[0].fault in chosen]
 

@@ -53,6 +53,22 @@ def test_steps_that_end_with_a_wait_for_a_request_are_left_out_of_both_runs():
     assert base.step_ns / MS == pytest.approx(1 + (10 + 40) / STEPS, rel=0.2)
 
 
+def grouped(run):
+    """The same where the short steps of a request share a row, as those of a long run do."""
+    rows = run.steps.with_columns(group=pl.col("step") // STEPS, is_last=pl.col("step") % STEPS == STEPS - 1)
+    sums = rows.group_by("group", "is_last").agg(
+        pl.col("step", "ts_ns", "source").first(), pl.col("dur_ns").mean(), pl.col("n_steps").sum()
+    )
+    return replace(run, steps=TIMED_STEPS.conform(sums.sort("step")))
+
+
+def test_steps_that_share_a_row_count_each():
+    (both,), _ = without_waits([pair(grouped(served(1, 40)), grouped(served(1.5, 40, seed=1)))])
+    assert mean_ms(both.base[0]) == pytest.approx(1, rel=0.02)
+    assert mean_ms(both.other[0]) == pytest.approx(1.5, rel=0.02)
+    assert both.waits[0].n_requests == pytest.approx(N / STEPS)
+
+
 def test_a_run_that_never_waits_keeps_all_its_steps():
     (both,), _ = without_waits([pair(served(1, 40), served(12, 0, seed=1))])
     assert both.other[0].steps.height == N

@@ -19,6 +19,8 @@ from stepscope.core import units
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from stepscope.comparison.statistics import Floats
+
 #: Steps that wait are so many of all steps, and take this part of the run, at least.
 _LEAST_SHARE, _MOST_OF_RUN = 0.03, 0.5
 #: While a job waits its processor time does not grow: per longer step by less than this part of it.
@@ -42,7 +44,7 @@ def without_waits(pairs: Sequence[Pair]) -> tuple[tuple[Pair, ...], tuple[str, .
             changed.append(pair)
             continue
         base = tuple(_below(run, limit or 0.0) for run, limit in zip(pair.base, limits, strict=True))
-        share = max(1 - after.steps.height / run.steps.height for run, after in zip(pair.base, base, strict=True))
+        share = max(1 - _each(after).size / _each(run).size for run, after in zip(pair.base, base, strict=True))
         other = tuple(_below(run, _limit_of_other(run, share)) for run in pair.other)
         waits = _waits(pair.base, base, share), _waits(pair.other, other, share)
         changed.append(replace(pair, base=base, other=other, waits=waits))
@@ -65,7 +67,7 @@ def _limit_ns(run: Observation) -> float | None:
     is_most = slow.excess_ns >= _MOST_OF_RUN * mean_step_ns(run.steps)
     if not (is_most and slow.is_far and slow.is_spread and slow.n_slow >= _LEAST_SHARE * slow.n_steps):
         return 0.0
-    typical = float(np.median(run.steps["dur_ns"].to_numpy()))
+    typical = float(np.median(_each(run)))
     return float(np.sqrt(typical * (typical + slow.each_ns))) if _is_asleep(run) else None
 
 
@@ -75,7 +77,7 @@ def _limit_of_other(run: Observation, share: float) -> float:
     If it also works in its long steps, the longest may be waits: as many as in the base, since as many requests come.
     """
     limit = _limit_ns(run)
-    return float(np.quantile(run.steps["dur_ns"].to_numpy(), 1 - share)) if limit is None else limit
+    return float(np.quantile(_each(run), 1 - share)) if limit is None else limit
 
 
 def _is_asleep(run: Observation) -> bool:
@@ -103,10 +105,11 @@ def _below(run: Observation, limit_ns: float) -> Observation:
 
 def _waits(before: Sequence[Observation], after: Sequence[Observation], share: float) -> Waits:
     """What was left out of the repeats of a run. One step in each request, this share of all, ends with a wait."""
-    whole, rest = (sum(float(_times(run).sum()) for run in side) for side in (before, after))
-    n_steps = sum(int(run.steps["n_steps"].sum()) for run in before)
+    whole, rest = (sum(float(_each(run).sum()) for run in side) for side in (before, after))
+    n_steps = sum(_each(run).size for run in before)
     return Waits(share * n_steps, 1 - rest / whole, whole / n_steps)
 
 
-def _times(run: Observation) -> pl.Series:
-    return run.steps["dur_ns"] * run.steps["n_steps"]
+def _each(run: Observation) -> Floats:
+    """The duration of each step of a run; of those in one row, their mean. Units: ns."""
+    return np.repeat(run.steps["dur_ns"].to_numpy(), run.steps["n_steps"].to_numpy())

@@ -160,8 +160,9 @@ def tail(steps: pl.DataFrame, *, least_ns: float = 0.0, by_distance: bool = True
     total = int(counts.sum())
     if total < LEAST_STEPS:
         return Tail(total, 0, 0.0, 0.0, None, is_spread=False)
-    middle = float(np.median(values))
-    scatter = _MAD_TO_SD * float(np.median(np.abs(values - middle)))
+    each = np.repeat(values, counts)
+    middle = float(np.median(each))
+    scatter = _MAD_TO_SD * float(np.median(np.abs(each - middle)))
     is_slow = values > middle + max(_SLOW * middle, _SIGMAS * scatter, least_ns)
     period = _period(at, is_slow, values - middle) if by_distance else None
     every = None

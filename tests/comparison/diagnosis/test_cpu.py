@@ -4,8 +4,16 @@ import pytest
 from faulty_jobs import MS, Job, Op, categories, diagnosed, gpu_job, not_judged, recorded
 from msgspec.structs import replace
 
-from stepscope.comparison.diagnosis.case import views
-from stepscope.comparison.diagnosis.cores import core_clock, outside_cores, ran, waited
+from stepscope.comparison.diagnosis.case import view_of, views
+from stepscope.comparison.diagnosis.cores import (
+    core_clock,
+    held_by_new_threads,
+    new_threads,
+    outside_cores,
+    ran,
+    waited,
+)
+from stepscope.comparison.effects import effects
 from stepscope.comparison.model import LockHeld
 from stepscope.comparison.verdict import compare_runs
 
@@ -291,9 +299,19 @@ def test_new_threads_that_hold_pythons_lock_contend_for_it_and_not_for_cores():
     assert causes_of(base, slower, {"QueueFeederThread": LockHeld(0.0, 0)}, held) == ["gil_contention"]
     # Threads that the base has as well are the job's own, and a few looks may be chance.
     assert causes_of(base, slower, held, held) == ["thread_oversubscription"]
-    assert causes_of(base, slower, {}, {"new": LockHeld(0.9, 3)}) == ["thread_oversubscription"]
+    few = {"new": LockHeld(0.9, 3)}
+    assert causes_of(base, slower, {}, few) == ["thread_oversubscription"]
+    # Other ranks run the same program: a few looks at each of them are enough together.
+    before, after = (compare_runs([[locked(base, {})]], [[locked(slower, few)]]).pairs[0] for _ in range(2))
+    view = view_of(before, effects((before,)), (after,))
+    assert held_by_new_threads(view).is_real
+    assert new_threads(view) == "the new thread new"
 
 
 def causes_of(base, other, base_held=None, other_held=None):
-    runs = [replace(recorded(job), lock_held=held) for job, held in ((base, base_held), (other, other_held))]
+    runs = locked(base, base_held), locked(other, other_held)
     return [cause.category for cause in compare_runs([[runs[0]]], [[runs[1]]]).causes]
+
+
+def locked(job, held):
+    return replace(recorded(job), lock_held=held)

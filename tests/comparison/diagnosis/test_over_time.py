@@ -53,6 +53,15 @@ def test_slow_steps_at_random_are_a_tail():
     assert result.verdict == "different"
 
 
+def test_two_slow_steps_that_make_the_change_are_told_but_prove_nothing():
+    slow = np.zeros(N)
+    slow[[90, 310]] = 9000.0
+    result = compared(slow)
+    assert result.causes == ()
+    (note,) = [note for note in result.notes if "too few" in note]
+    assert note.startswith(f"2 steps of {N} take 9 s longer than the others, which is ")
+
+
 def waiting(recording, wait_ms):
     """The same where the process waits for a core so long per step, in each stretch of the whole run."""
     step_ns = stretches(recording.steps)

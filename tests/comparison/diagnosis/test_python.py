@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from stepscope.comparison.diagnosis.case import views
 from stepscope.comparison.diagnosis.python import small_calls
+from stepscope.comparison.model import RESOURCES
 from stepscope.comparison.verdict import compare_runs
 
 BASE = Job()
@@ -170,6 +171,24 @@ def causes_of(base, other):
 def test_without_a_profile_the_stack_shows_where_the_main_thread_is_more():
     base, other = plain_loop(20.0, waits=1.0), plain_loop(28.0, waits=0.7, report=0.3)
     assert causes_of(base, other) == ["host_overhead"]
+
+
+def test_a_function_that_writes_waits_for_the_disk_also_while_it_uses_its_core():
+    """Of 12 MiB a step much is processor time of the kernel, which copies them."""
+    base, other = plain_loop(20.0, waits=1.0), plain_loop(48.0, waits=0.4, save=0.6)
+    writes = {"process_write_bytes_rate": 250e6, "host_pressure_io_some": 1e8}
+    assert causes_of(with_rates(base, dict.fromkeys(writes, 0.0)), with_rates(other, writes))[0] == "disk_io"
+    assert causes_of(base, other) == ["host_overhead"]
+
+
+def with_rates(run, rates):
+    devices = {"process_write_bytes_rate": ("process", "bytes/s"), "host_pressure_io_some": ("host", "ns/s")}
+    rows = [(cycle, devices[metric][0], metric, devices[metric][1], value, 1) for metric, value in rates.items()
+            for cycle in run.cycles["cycle"]]  # fmt: skip
+    columns = ("cycle", "device", "metric", "unit", "mu", "n_samples")
+    added = RESOURCES.conform(pl.DataFrame(rows, schema=columns, orient="row"))
+    known = run.resources.filter(~pl.col("metric").cast(pl.String).is_in(list(rates)))
+    return replace(run, resources=pl.concat([known, added]))
 
 
 @pytest.mark.parametrize(

@@ -45,9 +45,22 @@ def test_short_steps_share_a_mark_so_that_an_hour_takes_less_than_a_megabyte(tmp
     times.flush()
     header, rows = marks(tmp_path)
     assert header[4] == -1
-    assert {row[:2] for row in rows[:8_000]} == {(1_000, 1)}
-    assert {row[:2] for row in rows[8_000:]} == {(33_000, 33)}
-    assert len(rows[8_000:]) * 60 * 8 + 8_000 * 8 < 1_000_000
+    n_single = 8_000 * 33 // 32  # a mark for each 33 ms comes on top
+    assert {row[:2] for row in rows[:n_single]} == {(1_000, 1)}
+    assert {row[:2] for row in rows[n_single:]} == {(33_000, 33)}
+    assert (len(rows) - 8_000) * (3_600 / 68) * 8 + 8_000 * 8 < 1_000_000
+
+
+def test_a_step_far_longer_than_those_that_share_a_mark_has_its_own(tmp_path, clock, monkeypatch):
+    monkeypatch.setattr(step_times, "_FREE_MARKS", 0)
+    times = step_times.StepTimes(str(tmp_path), None)
+    times.ended(1, is_unlike=False)
+    for took in (1, 1, 1, 60, 1, 1, 1, 60, 1, 1, 60):
+        clock[0] += took * MS
+        times.ended(1, is_unlike=False)
+    times.flush()
+    rows = [row[:2] for row in marks(tmp_path)[1]]
+    assert rows == [(3_000, 3), (60_000, 1), (3_000, 3), (60_000, 1), (2_000, 2), (60_000, 1)]
 
 
 def test_what_a_profiler_made_slow_is_marked(tmp_path, clock):

@@ -129,6 +129,8 @@ _CERTAIN_SHARE, _LIKELY_SHARE = 0.5, 0.25
 _LIKELY, _POSSIBLE = 0.89, 0.59
 #: Single slow steps are where time is lost in the program if they account for so much of it.
 _MOST_OF = 0.75
+#: Part of a change that slow steps account for if they are what is told of it.
+_HALF = 0.5
 #: A consequence that explains less than this share of the difference is never a cause of its own.
 _LEAST_SCORE = 0.05
 #: Causes that make the main thread spend time somewhere in Python.
@@ -159,7 +161,7 @@ def diagnose(case: Case, all_views: Sequence[View] | None = None) -> Diagnosis:
     for row in (*sorted(judged.ruled_out, key=lambda row: row.is_judged), *unknown):
         if row.category not in named:
             ruled_out.setdefault(row.category, row)
-    remarks = [*_unexplained(judged, causes, case.machines), *minor]
+    remarks = [*_unexplained(judged, causes, case.machines), *_few_slow_steps(judged, causes), *minor]
     if not causes and any(view.is_faster for view in judged.views):
         remarks += _reversed(case)
     return Diagnosis(with_functions(causes, judged.views), tuple(ruled_out.values()), tuple(remarks))
@@ -228,6 +230,19 @@ def _unexplained(judged: _Judged, causes: Sequence[Cause], machines: str) -> lis
         where = f" (by {units.duration(view.delta_ns)}; {name} by {units.duration(part.delta)})"
     why = f". The hardware is another ({machines}), which may be the reason" if machines else ""
     return [f"Cycles take longer{where}, but no cause has its necessary evidence{why}"]
+
+
+def _few_slow_steps(judged: _Judged, causes: Sequence[Cause]) -> list[str]:
+    """What slow steps add if that is half of what steps take longer, but they are too few to be told from chance."""
+    for view in judged.views if not causes else ():
+        tails, added = view.tails, view.run_step.delta
+        if tails is not None and not view.has_tail and tails.other.n_slow and tails.added_ns >= _HALF * added > 0:
+            n, steps = tails.other.n_slow, units.number(tails.other.n_steps)
+            takes = f"step of {steps} takes" if n == 1 else f"steps of {steps} take"
+            each, share = units.duration(tails.other.each_ns), units.percent(min(tails.added_ns / added, 1.0))
+            what = f"{n} {takes} {each} longer than the others, which is {share} of the change"
+            return [f"{what}: too few to tell a fault from chance"]
+    return []
 
 
 class _Judged(msgspec.Struct, frozen=True):

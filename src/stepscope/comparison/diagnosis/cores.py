@@ -9,7 +9,10 @@ from stepscope.comparison.diagnosis.change import ABSENT, Change
 from stepscope.comparison.model import BLOCKER, PROCESS, WORKERS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from stepscope.comparison.diagnosis.case import View
+    from stepscope.comparison.model import LockHeld
 
 #: Slow steps that spend this part of their extra time waiting for a core are slow because of it.
 MOSTLY_WAITS = 0.4
@@ -61,15 +64,34 @@ def exchanges(view: View) -> tuple[Change, Change] | None:
 
 
 def held_by_new_threads(view: View) -> Change:
-    """Time per cycle in which threads that the base lacks held Python's lock, from samples of who holds it."""
-    pair = (view.pair.base, view.pair.other)
-    base, other = ([run.lock_held for run in side if run.lock_held is not None] for side in pair)
+    """Time per cycle in which threads that the base lacks held Python's lock, from samples of who holds it.
+
+    It is the mean of the job's processes, which run one program and start the same threads: samples of one may be few.
+    """
+    base, other = _looks(view, "base"), _looks(view, "other")
     if not base or not other or not view.run_step.is_known:
         return ABSENT
-    new = [held for run in other for thread, held in run.items() if not any(thread in known for known in base)]
+    new = [held for _, held in _new_holders(base, other)]
     share = min(sum(held.share_ratio for held in new) / len(other), 1.0)
     is_real = sum(held.n_samples for held in new) >= _LEAST_HELD
     return Change(0.0, share * (view.run_step.other or 0.0), is_real=is_real, unit="ns")
+
+
+def new_threads(view: View) -> str:
+    """The name of the new thread that held Python's lock longest."""
+    found = _new_holders(_looks(view, "base"), _looks(view, "other"))
+    name, _ = max(found, key=lambda row: row[1].share_ratio, default=("new threads", None))
+    return f"the new thread {name}" if found else name
+
+
+def _looks(view: View, side: str) -> list[Mapping[str, LockHeld]]:
+    """What looks at Python's lock found in each repeat of each of the job's processes."""
+    runs = [run for pair in (view.pair, *view.peers) for run in getattr(pair, side)]
+    return [run.lock_held for run in runs if run.lock_held is not None]
+
+
+def _new_holders(base: list[Mapping[str, LockHeld]], other: list[Mapping[str, LockHeld]]) -> list[tuple[str, LockHeld]]:
+    return [(name, held) for run in other for name, held in run.items() if not any(name in known for known in base)]
 
 
 def ran(view: View) -> Change:

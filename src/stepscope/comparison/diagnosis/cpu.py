@@ -26,6 +26,7 @@ from stepscope.comparison.diagnosis.cores import (
     exchanges,
     held_by_new_threads,
     named_cores,
+    new_threads,
     outside_cores,
     ran,
     slow_without_wait,
@@ -185,8 +186,8 @@ def _not_too_many(view: View, outside: float | None) -> str:
 
 
 def _is_locked(view: View) -> bool:
-    """Whether new threads hold Python's lock for half of what the cycle became longer by."""
-    return held_by_new_threads(view).rose(by=max(0.5 * view.delta_ns, view.least_ns))
+    """Whether new threads hold Python's lock for half of what the step of the run became longer by."""
+    return held_by_new_threads(view).rose(by=max(0.5 * view.run_step.delta, view.least_ns))
 
 
 def _in_operators(view: View) -> bool:
@@ -375,6 +376,7 @@ def gil_contention(view: View) -> Judgement:
     if reason:
         return RuledOut(name, reason)
     threads, wait, gaps = view.resource(PROCESS, "num_threads"), waited(view), view.gaps()
+    held = held_by_new_threads(view)
     text, turns = "own processor time per cycle, all threads", "threads gave up the core, times per cycle"
     confidence, shown = weigh(
         0.65,
@@ -393,7 +395,7 @@ def gil_contention(view: View) -> Judgement:
             (0.05, evidence("time outside operators, per cycle", gaps, name="python and other"))
             if gaps.rose(by=view.least_ns)
             else None,
-            (0.1, evidence("time that new threads held the lock, per cycle", held_by_new_threads(view), device=PROCESS))
+            (0.1, evidence(f"time that {new_threads(view)} held the lock, per cycle", held, device=PROCESS))
             if _is_locked(view)
             else None,
         ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from stepscope.comparison.diagnosis.case import Judgement, Missing, Rule, View, not_grown
 from stepscope.comparison.diagnosis.change import ABSENT, Change, evidence, moved, span
 from stepscope.comparison.diagnosis.cores import ran, waited
-from stepscope.comparison.diagnosis.sampled import fetching, grown, is_sampled, time_in, unexplained
+from stepscope.comparison.diagnosis.sampled import fetching, grown, is_sampled, time_in, unexplained, waiting
 from stepscope.comparison.model import LOADING, PROCESS, Evidence, RuledOut
 from stepscope.core import units
 
@@ -75,6 +75,7 @@ def waiting_for_disk(view: View) -> float:
     gaps, off, amount = view.gaps(), blocked(view), view.per_cycle(device, metric)
     calls = view.work.filter(view.work["category"] == "io")
     lost = max(gaps.delta if gaps.rose() else 0.0, float(calls["delta_ns"].sum()) if calls.height else 0.0)
+    lost = max(lost, _in_one_function(view))
     stalled = view.per_cycle("host", *_STALLED)
     if not lost and view.is_slower and stalled.rose():
         lost = view.delta_ns  # a few profiled cycles do not prove what the whole run does
@@ -86,6 +87,12 @@ def waiting_for_disk(view: View) -> float:
         known = max(asleep, for_disk)
         return min(lost, _UNCOUNTED * known) if known >= lost / 3 or stalled.rose() else 0.0
     return lost if view.per_cycle(PROCESS, "process_voluntary_ctx_switches").rose(by=1.0, times=2) else 0.0
+
+
+def _in_one_function(view: View) -> float:
+    """How much longer per cycle the main thread is in one function, by samples: one that writes, if any does. Ns."""
+    rows = grown(view).filter(~waiting()).head(1)
+    return float(rows["high"][0] - rows["low"][0]) if rows.height else 0.0
 
 
 def _queued_after_waits(view: View) -> float:

@@ -18,8 +18,10 @@ MAGIC = b"STEPEND1"
 HEADER = struct.Struct("<8sqqii")
 MARK = struct.Struct("<IHBB")
 _MOST_US, _MOST_STEPS = (1 << 32) - 1, (1 << 16) - 1
-#: After so many marks, shorter steps share one.
+#: So many marks, and one more in each 33 ms since the first step: if there are more steps, several share a mark.
 _FREE_MARKS, _LEAST_NS = 8_000, 33_000_000
+#: A step that takes so many times as long as those that would share its mark gets one of its own.
+_FAR = 4
 #: Marks are appended this often: a job that is killed loses those of a second.
 _FLUSH_NS = 1_000_000_000
 #: What is kept in memory while the disk is full: half an hour of steps of 60 ms.
@@ -36,7 +38,8 @@ class StepTimes:
     def in_child(self) -> None:
         """In a forked child, which has a file of its own."""
         self._pending = []  # type: list[bytes]
-        self._marked_ns = self._flushed_ns = self._n_steps = self._n_marks = self._source = 0
+        self._first_ns = self._ended_ns = self._marked_ns = self._flushed_ns = 0
+        self._n_steps = self._n_marks = self._source = 0
         self._is_unlike = self._is_lost = False
         self._path = os.path.join(self._folder, "pid%d%s.steps" % (os.getpid(), self._kind))
 
@@ -44,21 +47,28 @@ class StepTimes:
         """A step that `source` marks ends now; the first one only begins the file."""
         now = time.monotonic_ns()
         if not self._marked_ns:
-            self._source, self._marked_ns, self._flushed_ns = source, now, now
+            self._source = source
+            self._first_ns = self._ended_ns = self._marked_ns = self._flushed_ns = now
             unix = time.time_ns() - time.monotonic_ns() + now
             self._pending.append(HEADER.pack(MAGIC, unix, now, os.getpid(), self._rank))
             return
+        before, self._ended_ns = self._ended_ns, now
         if source != self._source:
             self._mark(now, 0)
             self._source, self._n_steps, self._is_unlike = source, 0, False
             return
         self._n_steps += 1
         self._is_unlike |= is_unlike
-        if self._n_marks < _FREE_MARKS or now - self._marked_ns >= _LEAST_NS or self._n_steps == _MOST_STEPS:
-            self._mark(now, self._n_steps)
-            self._n_steps, self._is_unlike = 0, False
-            if now - self._flushed_ns >= _FLUSH_NS:
-                self.flush()
+        if self._n_marks >= _FREE_MARKS + (now - self._first_ns) // _LEAST_NS and self._n_steps < _MOST_STEPS:
+            return
+        n_others = self._n_steps - 1
+        if n_others and (now - before) * n_others > _FAR * (before - self._marked_ns):
+            self._mark(before, n_others)
+            self._n_steps = 1
+        self._mark(now, self._n_steps)
+        self._n_steps, self._is_unlike = 0, False
+        if now - self._flushed_ns >= _FLUSH_NS:
+            self.flush()
 
     def unlike(self) -> None:
         """The step that runs is unlike others: a profiler starts, runs or writes."""
