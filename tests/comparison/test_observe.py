@@ -207,6 +207,14 @@ def test_what_comes_after_the_last_step_does_not_count():
     ]
 
 
+def test_time_in_a_compiler_is_that_of_the_function_through_which_it_is_entered():
+    entry, ran = "_compile (torch/_dynamo/convert_frame.py:9)", "fn (torch/_dynamo/eval_frame.py:5)"
+    frames = [["main (t.py:1)", ran, entry, "hash (torch/fx/node.py:3)"], ["main (t.py:1)", ran, "linear (nn.py:4)"]]
+    stacks = STACKS.conform(pl.DataFrame({"stack_id": [0, 1], "frames": frames}))
+    found = python_functions(trace().with_tables(stacks=stacks), 7, 0)
+    assert set(found["function"]) == {"_compile (torch/_dynamo/convert_frame.py)", "linear (nn.py)"}
+
+
 def test_none_where_the_process_was_not_looked_at():
     assert python_functions(trace(), 8, 0) is None
     assert python_functions(trace(), None, 0) is None

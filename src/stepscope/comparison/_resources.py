@@ -35,6 +35,9 @@ _GIVEN_UP = "process_voluntary_ctx_switches"
 #: Issues with which readers report counters that they could not use.
 _UNUSABLE = ("counters_unplaced", "counters_unreadable")
 
+#: The functions through which all tracing and compiling goes, and nothing that runs what was compiled.
+_COMPILER = r"\((?:torch/_dynamo/convert_frame\.py|jax/_src/compiler\.py|triton/compiler/|torch/jit/_(?:trace|script))"
+
 
 def counters_around(
     counters: pl.DataFrame, pid: int | None, siblings: Collection[int], low_ns: int, high_ns: int
@@ -233,8 +236,9 @@ def python_functions(trace: Trace, pid: int | None, low_ns: int, high_ns: int | 
     if high_ns is not None:
         length = pl.min_horizontal("dur_ns", high_ns - pl.col("ts_ns"))
         mine = mine.filter(pl.col("ts_ns") < high_ns).with_columns(dur_ns=length)
+    stacks = _up_to_compiler(trace.stacks)
     try:
-        functions = python_stacks(mine, trace.stacks, by="function")
+        functions = python_stacks(mine, stacks, by="function")
     except MissingTable:
         return None
     functions = functions.filter(pl.col("share_ratio") > 0)
@@ -242,8 +246,15 @@ def python_functions(trace: Trace, pid: int | None, low_ns: int, high_ns: int | 
         "function",
         "share_ratio",
         n_samples=pl.lit(mine["n_samples"].sum()),
-        n_independent=_independent(functions, mine, trace.stacks),
+        n_independent=_independent(functions, mine, stacks),
     )
+
+
+def _up_to_compiler(stacks: pl.DataFrame) -> pl.DataFrame:
+    """The stacks without what a compiler calls: its time is in hundreds of functions, none of which stands out."""
+    is_compiler = pl.col("frames").list.eval(pl.element().str.contains(_COMPILER))
+    n_frames = pl.when(is_compiler.list.any()).then(is_compiler.list.arg_max() + 1)
+    return stacks.with_columns(pl.col("frames").list.head(n_frames.fill_null(pl.col("frames").list.len())))
 
 
 def lock_held(trace: Trace, pid: int | None, low_ns: int, high_ns: int | None = None) -> Mapping[str, LockHeld] | None:
