@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from observations import observation, pair
 
 from stepscope.comparison.arrivals import without_waits
-from stepscope.comparison.model import RUN_RESOURCES, TIMED_STEPS
+from stepscope.comparison.model import OPERATORS, PYTHON, RUN_RESOURCES, TIMED_STEPS
 from stepscope.comparison.verdict import compare_runs
 from stepscope.comparison.whole_run import stretches
 
@@ -78,6 +78,46 @@ def test_a_run_that_never_waits_keeps_all_its_steps():
 def test_long_steps_in_which_the_other_run_works_are_left_out_as_often_as_the_base_waits():
     (both,), _ = without_waits([pair(served(1, 40), served(1, 80, seed=1, busy=1.0))])
     assert both.other[0].steps.height == pytest.approx(N * (STEPS - 1) / STEPS, abs=1)
+
+
+def one_call(inside_ms, wait_ms, *, seed=0, busy=0.0):
+    """A job with one call of its model a request, and waits between them; a cycle of its profile has both as parts."""
+    chance = np.random.default_rng(seed)
+    inside = inside_ms * (1 + 0.05 * chance.standard_normal(N))
+    outside = chance.exponential(wait_ms, N)
+    run = served(1, 0)
+    dur = (inside + outside) * MS
+    frame = run.steps.with_columns(
+        ts_ns=pl.Series((np.cumsum(dur) - dur).astype(np.int64)), dur_ns=dur, inside_ns=pl.Series(inside * MS)
+    )
+    steps = TIMED_STEPS.conform(frame)
+    work = np.array([part.mean() * MS for part in np.array_split(inside + busy * outside, 40)])
+    whole = stretches(steps)
+    resources = run.run_resources.with_columns(mu=1e9 * work / whole, step_ns=whole)
+    parts = [(c, name, int(ms * MS)) for c in range(1, 9) for name, ms in ((OPERATORS, inside_ms), (PYTHON, wait_ms))]
+    profile = observation([int((inside_ms + wait_ms) * MS)] * 8, parts=parts, anchor="steps")
+    return replace(profile, steps=steps, run_resources=resources)
+
+
+def test_of_a_job_with_one_call_a_request_the_time_inside_calls_is_compared():
+    (both,), (remark,) = without_waits([pair(one_call(3, 20), one_call(5, 20, seed=1))])
+    assert mean_ms(both.base[0]) == pytest.approx(3, rel=0.01)
+    assert mean_ms(both.other[0]) == pytest.approx(5, rel=0.01)
+    assert both.base[0].cycles["dur_ns"].to_list() == [3 * MS] * 8
+    assert both.base[0].parts["part"].unique().to_list() == [OPERATORS]
+    assert remark.endswith("the time inside the calls of its model is compared")
+
+
+@pytest.mark.parametrize("base", [one_call(3, 20, busy=1.0), one_call(20, 3)], ids=["work between calls", "few waits"])
+def test_work_between_calls_is_compared_too(base):
+    before = pair(base, one_call(5, 20, seed=1))
+    assert without_waits([before]) == ((before,), ())
+
+
+def test_a_job_that_waits_for_its_loader_waits_for_no_requests():
+    functions = pl.DataFrame({"function": ["_get_data (torch/utils/data/dataloader.py)"], "share_ratio": [0.8]})
+    before = pair(replace(one_call(3, 20), python_functions=functions), one_call(5, 20, seed=1))
+    assert without_waits([before]) == ((before,), ())
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Leaves steps out in which a job waited for requests, so that what it does for them is compared.
 
-The steps of a server begin with calls of its model. Some of them last until the next request comes, so the mean step
-says how often requests come, and not how long the server takes.
+The steps of a server begin with calls of its model. Some of them, or all, last until the next request comes, so the
+mean step says how often requests come, and not how long the server takes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,17 @@ import numpy as np
 import polars as pl
 from msgspec.structs import replace
 
-from stepscope.comparison.model import PROCESS, TIMED_STEPS, Observation, Pair, Waits
+from stepscope.comparison.model import (
+    LOADING,
+    OBSERVED_CYCLES,
+    PARTS,
+    PROCESS,
+    PYTHON,
+    TIMED_STEPS,
+    Observation,
+    Pair,
+    Waits,
+)
 from stepscope.comparison.whole_run import LEAST_STEPS, mean_step_ns, tail
 from stepscope.core import units
 
@@ -28,32 +38,88 @@ _ASLEEP = 0.5
 #: Where training goes on, slow steps are no waits for requests.
 _OF_TRAINING = "optimizer steps"
 _BUSY = ("process_oncpu_time", "process_runq_time")
+#: Where the main thread is while it waits for a loader, and the names of devices beside the host.
+_LOADER, _DEVICE = "torch/utils/data/", r"^(?:gpu|npu|mlu|xpu|mtia|tpu)\d"
 #: Fewer complete cycles of a profile, if those that wait are left out, say nothing.
 _LEAST_CYCLES = 3
 
 
 def without_waits(pairs: Sequence[Pair]) -> tuple[tuple[Pair, ...], tuple[str, ...]]:
-    """The pairs without steps in which the job waited for requests, and remarks on how much that is.
+    """The pairs without the time in which the job waited for requests, and remarks on how much that is.
 
     A pair stays as it is unless each run of the base waits most of the time.
     """
     changed, remarks = [], []
     for pair in pairs:
-        limits = [_limit_ns(run) for run in pair.base]
-        if not all(limits):
-            changed.append(pair)
-            continue
-        base = tuple(_below(run, limit or 0.0) for run, limit in zip(pair.base, limits, strict=True))
-        share = max(1 - _each(after).size / _each(run).size for run, after in zip(pair.base, base, strict=True))
-        other = tuple(_below(run, _limit_of_other(run, share)) for run in pair.other)
-        waits = _waits(pair.base, base, share), _waits(pair.other, other, share)
-        changed.append(replace(pair, base=base, other=other, waits=waits))
-        shares = [units.percent(each.waiting_ratio) for each in waits]
-        remarks.append(
-            f"the job waits for requests {shares[0]} of the time in the base and {shares[1]} in the other run; steps "
-            f"that end with such a wait are left out"
-        )
+        found, what = pair, ""
+        if all(_may_wait(run) for run in (*pair.base, *pair.other)):
+            found, what = _without_long_steps(pair), "steps that end with such a wait are left out"
+            if found.waits is None:
+                found, what = _inside_calls(pair), "the time inside the calls of its model is compared"
+        changed.append(found)
+        if found.waits is not None:
+            shares = [units.percent(each.waiting_ratio) for each in found.waits]
+            of_both = f"{shares[0]} of the time in the base and {shares[1]} in the other run"
+            remarks.append(f"the job waits for requests {of_both}; {what}")
     return tuple(changed), tuple(remarks)
+
+
+def _may_wait(run: Observation) -> bool:
+    """Whether steps are known that may hold waits for requests: no training, and no loader that is waited for."""
+    if int(run.steps["n_steps"].sum()) < LEAST_STEPS or (run.steps["source"].cast(pl.String) == _OF_TRAINING).any():
+        return False
+    functions = run.python_functions
+    loads = functions is not None and functions["function"].str.contains(_LOADER, literal=True).any()
+    return not loads and not (run.parts["part"].cast(pl.String) == LOADING).any()
+
+
+def _without_long_steps(pair: Pair) -> Pair:
+    """The pair without steps that take far longer, in which a job with several steps a request waits for the next."""
+    limits = [_limit_ns(run) for run in pair.base]
+    if not all(limits):
+        return pair
+    base = tuple(_below(run, limit or 0.0) for run, limit in zip(pair.base, limits, strict=True))
+    share = max(1 - _each(after).size / _each(run).size for run, after in zip(pair.base, base, strict=True))
+    other = tuple(_below(run, _limit_of_other(run, share)) for run in pair.other)
+    return replace(
+        pair, base=base, other=other, waits=(_waits(pair.base, base, share), _waits(pair.other, other, share))
+    )
+
+
+def _inside_calls(pair: Pair) -> Pair:
+    """The pair with the time inside the calls that mark steps, where a job with a step a request waits between them.
+
+    Not of jobs with devices, whose work goes on after the calls.
+    """
+    runs = (*pair.base, *pair.other)
+    is_known = not any(run.steps["inside_ns"].null_count() or _has_device(run) for run in runs)
+    if not is_known or not all(_is_inside_seldom(run) and _is_asleep(run) for run in pair.base):
+        return pair
+    base, other = (tuple(_inside(run) for run in side) for side in (pair.base, pair.other))
+    return replace(pair, base=base, other=other, waits=(_waits(pair.base, base, 1.0), _waits(pair.other, other, 1.0)))
+
+
+def _has_device(run: Observation) -> bool:
+    names = pl.concat([run.functions["device"].cast(pl.String), run.run_resources["device"].cast(pl.String)])
+    return bool(names.str.contains(_DEVICE).any())
+
+
+def _is_inside_seldom(run: Observation) -> bool:
+    inside, whole = (float((run.steps[name] * run.steps["n_steps"]).sum()) for name in ("inside_ns", "dur_ns"))
+    return inside <= (1 - _MOST_OF_RUN) * whole
+
+
+def _inside(run: Observation) -> Observation:
+    """The observation whose steps last as long as they are inside calls, and cycles as long as their known parts."""
+    outside = run.parts.filter(pl.col("part").cast(pl.String) == PYTHON).select("cycle", outside_ns="total_ns")
+    dur = pl.col("dur_ns") - pl.col("outside_ns").fill_null(0)
+    cycles = run.cycles.join(outside, on="cycle", how="left", maintain_order="left").with_columns(dur_ns=dur)
+    return replace(
+        run,
+        steps=TIMED_STEPS.conform(run.steps.with_columns(dur_ns="inside_ns")),
+        cycles=OBSERVED_CYCLES.conform(cycles),
+        parts=PARTS.conform(run.parts.filter(pl.col("part").cast(pl.String) != PYTHON)),
+    )
 
 
 def _limit_ns(run: Observation) -> float | None:
@@ -61,8 +127,6 @@ def _limit_ns(run: Observation) -> float | None:
 
     It lies halfway, by ratio, between the typical step and the mean of those that take far longer. Units: ns.
     """
-    if int(run.steps["n_steps"].sum()) < LEAST_STEPS or (run.steps["source"].cast(pl.String) == _OF_TRAINING).any():
-        return None
     slow = tail(run.steps, by_distance=False)
     is_most = slow.excess_ns >= _MOST_OF_RUN * mean_step_ns(run.steps)
     if not (is_most and slow.is_far and slow.is_spread and slow.n_slow >= _LEAST_SHARE * slow.n_steps):

@@ -180,6 +180,7 @@ TIMED_STEPS = Table(
         Column("dur_ns", pl.Float64(), "duration, of each", "ns"),
         Column("n_steps", pl.Int64(), "how many steps the row stands for"),
         Column("source", Name, "what marks steps: module calls, optimizer steps, named ranges"),
+        Column("inside_ns", pl.Float64(), "time inside the calls that mark them, of each; null if unknown", "ns"),
     ),
 )
 

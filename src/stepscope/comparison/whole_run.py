@@ -60,6 +60,7 @@ def timed_steps(trace: Trace, pid: int | None) -> pl.DataFrame:
     numbered = rows.with_columns(
         step=pl.col("n_steps").cast(pl.Int64).cum_sum() - pl.col("n_steps"),
         dur_ns=pl.col("dur_ns") / pl.col("n_steps"),
+        inside_ns=pl.col("inside_ns") / pl.col("n_steps"),
     )
     skipped = max(_WARM_UP, int(_WARM_UP_SHARE * int(rows["n_steps"].sum())))
     return TIMED_STEPS.conform(numbered.filter(~pl.col("is_profiled") & (pl.col("step") >= skipped)))

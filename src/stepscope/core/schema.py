@@ -335,6 +335,7 @@ STEP_TIMES = Table(
         Column("n_steps", pl.Int32(), "how many steps: short ones of a long run share a row"),
         Column("source", pl.Enum(("module calls", "optimizer steps", "named ranges")), "what marks the steps"),
         Column("is_profiled", pl.Boolean(), "a profiler started, ran or wrote, which makes steps longer"),
+        Column("inside_ns", pl.Int64(), "time inside the calls that mark them, of all threads, to 4 %", "ns"),
     ),
     never_null=("pid", "ts_ns", "dur_ns", "n_steps", "source", "is_profiled"),
 )

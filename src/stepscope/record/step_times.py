@@ -120,10 +120,10 @@ class RunningJob:
             _, unix_ns, *_ = _HEADER.unpack_from(data)
         except (KeyError, OSError, struct.error):
             data, unix_ns = bytes(_HEADER.size), 0
-        dtype = np.dtype([("took_us", "<u4"), ("n", "<u2"), ("source", "u1"), ("is_unlike", "u1")])
+        dtype = np.dtype([("took_us", "<u4"), ("n", "<u2"), ("source", "u1"), ("flags", "u1")])
         marks = np.frombuffer(data, dtype, (len(data) - _HEADER.size) // _MARK.size, _HEADER.size)
         ends_ns = unix_ns + np.cumsum(marks["took_us"].astype(np.int64)) * 1000
-        return _Timed(ends_ns, marks["took_us"], marks["n"], marks["is_unlike"])
+        return _Timed(ends_ns, marks["took_us"], marks["n"], marks["flags"] & 1)
 
     def _files(self) -> dict[int, Path]:
         """The file of each process; a job's own marks count before others."""
@@ -157,7 +157,7 @@ def _read(path: Path, pid: int, first: int) -> Steps | None:
     except (OSError, struct.error):
         return None
     marks = list(_MARK.iter_unpack(data[: len(data) // _MARK.size * _MARK.size]))
-    times = tuple(_time_ns(took_us, n, is_unlike) for took_us, n, _, is_unlike in marks)
+    times = tuple(_time_ns(took_us, n, flags & 1) for took_us, n, _, flags in marks)
     return Steps(pid, rank, first + len(marks), times, tuple(n for _, n, _, _ in marks))
 
 

@@ -39,6 +39,12 @@ def test_marks_become_steps_on_the_traces_time(folder):
     ]
 
 
+def test_seven_bits_of_a_mark_are_the_time_inside_calls(folder):
+    steps_file(folder, [(20_000, 1, 1, 96 << 1), (20_000, 1, 1, 88 << 1 | 1), (20_000, 1, 1, 0), (20_000, 1, 1, 1)])
+    rows = opened(folder).step_times.select("inside_ns", "is_profiled").rows()
+    assert rows == [(20 * MS, False), (10 * MS, True), (None, False), (None, True)]
+
+
 def test_other_processes_steps_are_not_this_ones(folder):
     steps_file(folder, [(20_000, 1, 2, 0)], pid=8)
     assert opened(folder).step_times.is_empty()

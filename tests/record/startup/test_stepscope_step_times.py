@@ -63,6 +63,17 @@ def test_a_step_far_longer_than_those_that_share_a_mark_has_its_own(tmp_path, cl
     assert rows == [(3_000, 3), (60_000, 1), (3_000, 3), (60_000, 1), (2_000, 2), (60_000, 1)]
 
 
+def test_the_part_of_the_time_inside_calls_is_noted_in_the_same_eight_bytes(tmp_path, clock):
+    times = step_times.StepTimes(str(tmp_path), None)
+    times.ended(1, is_unlike=False)
+    for inside_ms in (40, 10, 0.0001, 160):
+        clock[0] += 40 * MS
+        times.worked(int(inside_ms * MS))
+        times.ended(1, is_unlike=False)
+    times.flush()
+    assert [row[3] for row in marks(tmp_path)[1]] == [96 << 1, 80 << 1, 1 << 1, 112 << 1]
+
+
 def test_what_a_profiler_made_slow_is_marked(tmp_path, clock):
     times = step_times.StepTimes(str(tmp_path), None)
     for is_unlike, starts in ((False, False), (False, True), (True, False), (False, False)):

@@ -38,7 +38,13 @@ class HookLog:
 
 
 class Times:
-    """Times of steps are tested on their own."""
+    """Times of steps are tested on their own. Here, what was spent inside calls is collected."""
+
+    def __init__(self) -> None:
+        self.inside_ns: list[int] = []
+
+    def worked(self, ns: int) -> None:
+        self.inside_ns.append(ns)
 
     def ended(self, source: int, *, is_unlike: bool) -> None:
         pass
@@ -175,6 +181,17 @@ def test_calls_of_what_holds_nothing_are_no_steps(steps, profile):
     for module in (loss, model, loss, quantized, model, loss):
         steps.module_called(module)
     assert profile.told == [0, 1]
+
+
+def test_only_calls_that_mark_steps_are_timed(steps):
+    loss, model = Module(), Module(1)
+    assert not steps.module_called(loss)
+    assert steps.module_called(model)
+    steps.module_ended(500)
+    steps.marked()  # a range that is a step: calls mark none any more
+    assert not steps.module_called(model)
+    steps.module_ended(700)
+    assert steps._times.inside_ns == [500]
 
 
 def test_copies_for_a_device_are_no_models(steps, profile):

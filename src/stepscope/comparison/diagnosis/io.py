@@ -79,6 +79,8 @@ def waiting_for_disk(view: View) -> float:
     stalled = view.per_cycle("host", *_STALLED)
     if not lost and view.is_slower and stalled.rose():
         lost = view.delta_ns  # a few profiled cycles do not prove what the whole run does
+    if not lost and view.pair.answers_requests and stalled.rose():
+        lost = stalled.delta  # what comes after a call of the model is part of no step that is compared
     if off.is_known:
         for_disk = amount.delta * _COPY_NS + (stalled.delta if stalled.rose() else 0.0)
         asleep = off.delta + _queued_after_waits(view)
@@ -218,15 +220,14 @@ def disk_io(view: View) -> Judgement:
         return RuledOut(name, f"{what}, but nothing waits for it")
     gave_up = view.per_cycle(PROCESS, "process_voluntary_ctx_switches")
     shown = [
-        evidence("reading" if "read" in metric else "writing", rate, role="necessary", device=device, metric=metric),
-        evidence(
-            "time outside operators and data loader, per cycle",
-            gaps,
-            role="necessary",
-            name="python and other",
-            unit="ns",
-        ),
+        evidence("reading" if "read" in metric else "writing", rate, role="necessary", device=device, metric=metric)
     ]
+    stalled = view.per_cycle("host", *_STALLED)
+    effect = f"some task waits for a disk {span(stalled.base, stalled.other, 'ns')} per cycle"
+    if gaps.rose() or not stalled.rose():
+        effect = f"time outside operators {moved(gaps, 'ns')} per cycle"
+        text = "time outside operators and data loader, per cycle"
+        shown.append(evidence(text, gaps, role="necessary", name="python and other", unit="ns"))
     confidence = 0.7 if device == PROCESS else 0.6
     if off.is_known:
         shown.append(blocked_evidence(off))
@@ -236,7 +237,6 @@ def disk_io(view: View) -> Judgement:
             evidence("times it waited, per cycle", gave_up, device=PROCESS, metric="process_voluntary_ctx_switches")
         )
         confidence += 0.1
-    stalled = view.per_cycle("host", *_STALLED)
     if stalled.rose():
         shown.append(
             evidence(
@@ -254,7 +254,7 @@ def disk_io(view: View) -> Judgement:
     return view.suspect(
         name,
         f"{who} {verb} {units.size(amount.other)} per cycle (was {units.size(amount.base)}) and waits for it:"
-        f" time outside operators {moved(gaps, 'ns')} per cycle.",
+        f" {effect}.",
         lost,
         confidence,
         shown,

@@ -105,7 +105,9 @@ def _grown(view: View, types: tuple[str, ...]) -> _Grown:
     if -float(gone["delta_ns"].sum()) < _REPLACED * float(added):
         gone = gone.clear()  # what was added is much more than a replacement
     per_call = pl.col("ns_per_call_other") / pl.col("ns_per_call_base")
-    grew = pl.col("is_real") & (pl.col("delta_ns") > 0.01 * view.base_ns)
+    # Other types are a reason by themselves: if steps are proven to take longer, the operator's few calls need not be.
+    is_sure = pl.col("is_real") | (pl.lit(view.is_slower) & pl.col("name").is_in(types))
+    grew = is_sure & (pl.col("delta_ns") > 0.01 * view.base_ns)
     is_added = pl.col("calls_real") & (more > 0)
     is_longer = (more.abs() < 0.02 * pl.col("calls_base")) & pl.col("ns_per_call_real") & (per_call >= _SLOWER)
     has_reason = pl.col("name").is_in(types) | (pl.lit(bool(types) or gone.height > 0) & is_added) | is_longer

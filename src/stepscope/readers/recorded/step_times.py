@@ -18,12 +18,14 @@ from stepscope.readers.common.source import IssueLog, Source, with_issues
 from stepscope.readers.recorded import RECORDING, side_file
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from stepscope.core.trace import Trace
 
 _NAME = re.compile(r"pid\d{1,10}(?:\.loop)?\.steps")
 _MAGIC = b"STEPEND1"
 _HEADER = np.dtype([("magic", "S8"), ("unix_ns", "<i8"), ("clock_ns", "<i8"), ("pid", "<i4"), ("rank", "<i4")])
-_MARK = np.dtype([("took_us", "<u4"), ("n_steps", "<u2"), ("source", "u1"), ("is_unlike", "u1")])
+_MARK = np.dtype([("took_us", "<u4"), ("n_steps", "<u2"), ("source", "u1"), ("flags", "u1")])
 _SOURCES = ("module calls", "optimizer steps", "named ranges")
 _MOST_NS = 2**62
 
@@ -65,6 +67,12 @@ def with_step_times(trace: Trace, path: str) -> Trace:
     return with_issues(trace, issues)
 
 
+def _inside(parts: NDArray[np.int64], took_ns: NDArray[np.int64]) -> pl.Series:
+    """The time inside the calls that mark steps, from seven bits of each mark; null where it is not known."""
+    inside = took_ns * 2.0 ** ((parts - 96) / 8)
+    return pl.Series(inside.round().astype(np.int64)).set(pl.Series(parts == 0), None)
+
+
 def _read(path: str, issues: IssueLog) -> pl.DataFrame | None:
     """STEP_TIMES of one file, with Unix times; None if it is none of ours."""
     try:
@@ -91,7 +99,8 @@ def _read(path: str, issues: IssueLog) -> pl.DataFrame | None:
                 "dur_ns": took,
                 "n_steps": marks["n_steps"].astype(np.int32),
                 "source": pl.Series(_SOURCES).gather(np.clip(marks["source"].astype(np.int64) - 1, 0, 2)),
-                "is_profiled": marks["is_unlike"] > 0,
+                "is_profiled": (marks["flags"] & 1) > 0,
+                "inside_ns": _inside((marks["flags"] >> 1).astype(np.int64), took),
             }
         )
         .with_columns(pid=pl.lit(int(header["pid"])), rank=pl.lit(rank if rank >= 0 else None))

@@ -92,15 +92,18 @@ class Steps:
         self._n_optimizer += 1
         self._tell(_OPTIMIZER, self._n_optimizer)
 
-    def module_called(self, module: Any) -> None:
-        """A module is called, not from within another's call. Calls of a model are steps if nothing is trained."""
+    def module_called(self, module: Any) -> bool:
+        """A module is called, not from within another's call. Calls of a model are steps if nothing is trained.
+
+        Whether this call marks a step: if so, `module_ended` must be called.
+        """
         here = self._here
         here.n_calls = getattr(here, "n_calls", 0) + 1
         self.profile.safe_point(
             may_begin=here.n_calls > _KNOWN or (threading.current_thread() is threading.main_thread())
         )
         if self._source > _MODULE or self.has_optimizer:
-            return
+            return False
         if not hasattr(here, "models"):
             here.models = {}
         known = here.models.get(id(module))
@@ -109,12 +112,19 @@ class Steps:
             is_model = _holds_something(module) and not getattr(module, "_is_replica", False)
             known = here.models[id(module)] = [weakref.ref(module), is_model, -1]
         if not known[1]:
-            return
+            return False
         known[2] += 1
         # Of several models the one that is called most often marks steps: the first one to reach a number of calls.
         if known[2] > self._lead and (self._model is known or not self.profile.is_near):
             self._lead, self._model = known[2], known
             self._tell(_MODULE, known[2])
+            return True
+        return False
+
+    def module_ended(self, took_ns: int) -> None:
+        """A call of the model that marked a step has ended, after so long."""
+        if self._source == _MODULE:
+            self._times.worked(took_ns)
 
     @property
     def wants_ranges(self) -> bool:

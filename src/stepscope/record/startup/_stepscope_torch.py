@@ -324,13 +324,17 @@ class Modules:
         if thread in self._busy:
             return self._original(module, *args, **kwargs)
         self._busy.add(thread)
+        begin_ns = 0
         try:
-            self._steps.module_called(module)
+            is_step = self._steps.module_called(module)
             if self._steps.is_settled():
                 self.rest()
+            begin_ns = time.monotonic_ns() if is_step else 0
             return self._original(module, *args, **kwargs)
         finally:
             self._busy.discard(thread)
+            if begin_ns:
+                self._steps.module_ended(time.monotonic_ns() - begin_ns)
 
 
 def _call(self: Any, *args: Any, **kwargs: Any) -> Any:
