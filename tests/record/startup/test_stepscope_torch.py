@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import os
 import textwrap
 
@@ -42,8 +43,8 @@ def codes(meta) -> dict[str, str]:
 def test_steps_are_found_and_the_wanted_ones_profiled(train, meta):
     done = train("for _ in range(12): step()\nprint('done')", "--steps", "3:7", RANK="2")
     assert (done.stdout, done.stderr, done.returncode) == ("done\n", "", 0)
-    assert {path.name for path in done.folder.iterdir()} == {
-        "meta.json", "counters.csv.gz", "rank2.pt.trace.json.gz",
+    assert {re.sub(r"pid\d+", "pid", path.name) for path in done.folder.iterdir()} == {
+        "meta.json", "counters.csv.gz", "rank2.pt.trace.json.gz", "pid.steps",
     }  # fmt: skip
     trace = stepscope.load(done.folder / "rank2.pt.trace.json.gz")
     assert trace.steps["step"].to_list() == [3, 4, 5, 6]
@@ -115,7 +116,7 @@ profiler.export_chrome_trace({str(own)!r})
     assert (done.returncode, json.loads(own.read_text())["traceEvents"] != []) == (0, True)
     trace = stepscope.load(next(done.folder.glob("pid*.pt.trace.json.gz")))
     assert trace.steps["step"].to_list()[:3] == [2, 3, 4]
-    assert "ended at step 5" in codes(meta(done.folder))["profile_cut"]
+    assert "ends at step 5" in codes(meta(done.folder))["profile_cut"]
 
 
 def test_forked_children_train_and_profile_for_themselves(train):
