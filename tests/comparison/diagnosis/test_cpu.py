@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import pytest
-from faulty_jobs import MS, Job, Op, categories, diagnosed, gpu_job, not_judged, recorded
+from faulty_jobs import MS, Job, Op, case_of, categories, diagnosed, gpu_job, not_judged, recorded
 from msgspec.structs import replace
 
-from stepscope.comparison.diagnosis.case import view_of, views
+from stepscope.comparison.diagnosis.case import Suspect, view_of, views
+from stepscope.comparison.diagnosis.change import Change
 from stepscope.comparison.diagnosis.cores import (
     core_clock,
     held_by_new_threads,
@@ -13,6 +14,7 @@ from stepscope.comparison.diagnosis.cores import (
     ran,
     waited,
 )
+from stepscope.comparison.diagnosis.cpu import cpu_contention
 from stepscope.comparison.effects import effects
 from stepscope.comparison.model import LockHeld
 from stepscope.comparison.verdict import compare_runs
@@ -57,6 +59,15 @@ def test_contention_is_the_only_cause_of_what_it_slows():
 
 def test_a_milder_neighbour_is_found_too():
     assert categories(diagnosed(HEALTHY, contended(HEALTHY, hogs=0.3))) == ["cpu_contention"]
+
+
+@pytest.mark.parametrize(("part", "is_named"), [(0.8, True), (0.2, False)])
+def test_waits_for_cores_of_a_busy_machine_count_if_steps_seem_longer_by_half_of_them(part, is_named):
+    busy = contended(HEALTHY.at("host", "host_cpu_usage", 60.0), hogs=0.3).at("host", "host_cpu_usage", 100.0)
+    (view,) = views(case_of(HEALTHY.at("host", "host_cpu_usage", 60.0), busy))
+    step = view.step
+    unproven = replace(view, step=Change(step.base, step.base + part * step.delta, is_real=False, unit="ns"))
+    assert isinstance(cpu_contention(unproven), Suspect) is is_named
 
 
 def test_a_busy_neighbour_on_another_core_is_no_cause():

@@ -105,7 +105,8 @@ def _core_use(view: View) -> _CoreUse:
     longer = of_other - of_base > _LONGER and (not shares or sum(share.delta for share in shares) > 0)
     # Neighbours that come and go make some steps slow, whose waits are as long as they are.
     in_tail = view.has_tail and view.tails is not None and wait.delta > 0.5 * view.tails.added_ns
-    may_wait = view.is_slower or view.is_of_time or view.pair.answers_requests
+    is_busy = load.rose(by=_LOAD_POINTS) and outside is not None and outside >= HALF_CORE
+    may_wait = view.is_slower or view.is_of_time or view.pair.answers_requests or (is_busy and _fits(view, wait.delta))
     # On a machine that is as busy as before, more work waits more.
     demand = max(own.ratio or 1.0, 1.0)
     longer_ns = (wait.other or 0.0) - demand * (wait.base or 0.0)
@@ -115,9 +116,13 @@ def _core_use(view: View) -> _CoreUse:
     # Neighbours on the same core or caches make equal work take somewhat longer too.
     is_own = own.is_known and own.delta > max(0.5 * wait.delta, (STRETCHED - 1) * (own.base or 0.0))
     is_own = (is_own and wait.delta > 0.5 * view.delta_ns) or _is_crowded(view, outside)
-    is_busy = load.rose(by=_LOAD_POINTS) and outside is not None and outside >= HALF_CORE
     shared = is_busy and slower is not None and slower >= STRETCHED
     return _CoreUse(wait, own, load, slower, longer_ns, waits, is_own, shared)
+
+
+def _fits(view: View, affected_ns: float) -> bool:
+    """Whether cycles seem to take longer by half of what a busy machine costs, if it is not proven that they do."""
+    return view.same_cycles and view.delta_ns > max(view.least_ns, 0.5 * affected_ns)
 
 
 def cpu_contention(view: View) -> Judgement:
@@ -125,8 +130,9 @@ def cpu_contention(view: View) -> Judgement:
 
     Necessary is one of two: its threads wait for a core for 5 % of a cycle longer than in the base without running
     longer themselves (if they run longer, the process contends with itself); or host work takes 15 % longer at equal
-    clock while other processes use half a core more and the machine is 10 points busier. Waits explain at most the
-    growth of the cycle, because several threads may wait at once.
+    clock while other processes use half a core more and the machine is 10 points busier. Cycles take longer, or seem to
+    by half of the cost while others keep the machine busier. Waits explain at most the growth of the cycle, because
+    several threads may wait at once.
     """
     name = "cpu_contention"
     use = _core_use(view)
@@ -136,15 +142,15 @@ def cpu_contention(view: View) -> Judgement:
         return RuledOut(name, "threads wait for cores, but this process itself keeps them busy")
     if not use.waits and not use.shared:
         return RuledOut(name, _no_contention(use))
-    may_wait = view.is_of_time or view.pair.answers_requests
+    stretched = view.base_ns * ((use.slower or 1.0) - 1) if use.shared else 0.0
+    affected = max(min(use.longer_ns, use.wait.delta) if use.waits else 0.0, stretched)
+    may_wait = view.is_of_time or view.pair.answers_requests or _fits(view, affected)
     if view.same_cycles and not (view.is_slower or view.has_tail or may_wait):
         return RuledOut(name, "the machine is busier, but cycles do not take longer")
     confidence, shown = weigh(0.65, _contention_clues(view, use))
     clock = core_clock(view)
     text = f"core clock {moved(clock)}: busy neighbours lower it"
     costs = (evidence(text, clock, role="consequence", device="host", metric="cpu_frequency"),)
-    stretched = view.base_ns * ((use.slower or 1.0) - 1) if use.shared else 0.0
-    affected = max(min(use.longer_ns, use.wait.delta) if use.waits else 0.0, stretched)
     if (apart := slow_without_wait(view)) > 0:  # waits do not explain what single steps without one add
         affected = min(affected, max(view.delta_ns - apart, 0.0))
     return view.suspect(
