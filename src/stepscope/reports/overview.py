@@ -15,7 +15,7 @@ from stepscope.analyses.advice.recommendations import Facts
 from stepscope.analyses.common.device_work import label_devices, on_devices
 from stepscope.analyses.common.windows import recorded
 from stepscope.analyses.critical_path.predictions import gains, replayed_program, tables_of
-from stepscope.analyses.kernels.kernels import kernels
+from stepscope.analyses.kernels.kernels import kernel_times
 from stepscope.analyses.program.operators import operators
 from stepscope.analyses.resources.memory import device_memory
 from stepscope.core import files
@@ -200,7 +200,7 @@ def _summary_of_profile(trace: Trace, start: Start) -> Summary:
     tables: list[Block] = [*([] if serving is None else [serving.block()]), *of_requests]
     tables += [] if per_operator is None else [operator_block(per_operator)]
     if device is not None:
-        tables += _kernel_tables(trace)
+        tables += _kernel_tables(device.work)
     elif has_host_work(spans) and (per_operator is not None or scope.numbers):
         divided = host_time(trace, per_operator, scope)
     if not tables:
@@ -336,11 +336,9 @@ def _operators(trace: Trace) -> pl.DataFrame | None:
         return None
 
 
-def _kernel_tables(trace: Trace) -> list[Block]:
-    try:
-        return [kernel_block(kernels(trace.spans, trace.tracks))]
-    except MissingTable:  # copies and fills alone
-        return []
+def _kernel_tables(work: pl.DataFrame) -> list[Block]:
+    times = kernel_times(work)
+    return [] if times.is_empty() else [kernel_block(times)]  # copies and fills alone are no kernels
 
 
 def _devices(trace: Trace, device: DeviceTime | None) -> tuple[str, ...]:

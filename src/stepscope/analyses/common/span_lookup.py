@@ -128,11 +128,14 @@ def nearest_span(spans: pl.DataFrame, ids: pl.Series, wanted: Callable[[Ints], B
 
 def _rows(have: pl.Series, ids: pl.Series) -> NDArray[np.uint32]:
     """The rows of a table with these span ids, at which others are found; `_NONE` for null and what is not there."""
-    if not _is_numbered(have):
-        rows = have.to_frame("id").with_row_index("row")
-        ids = ids.to_frame("id").join(rows, on="id", how="left", maintain_order="left")["row"]
-    ids = ids.cast(pl.UInt32)
-    return (ids.fill_null(_NONE) if ids.null_count() else ids).to_numpy()
+    wanted = ids.cast(pl.UInt32)
+    rows: NDArray[np.uint32] = (wanted.fill_null(_NONE) if wanted.null_count() else wanted).to_numpy()
+    if _is_numbered(have):
+        return rows
+    known = have.to_numpy()  # looked up in NumPy: a join of the two is planned for as long as it takes
+    order = np.argsort(known, kind="stable")
+    at = np.append(order, _NONE)[np.searchsorted(known, rows, sorter=order)]
+    return np.where(np.append(known, _NONE)[np.minimum(at, known.size)] == rows, at, _NONE).astype(np.uint32)
 
 
 def of_spans(spans: pl.DataFrame, ids: pl.Series, column: str) -> pl.Series:
@@ -140,10 +143,8 @@ def of_spans(spans: pl.DataFrame, ids: pl.Series, column: str) -> pl.Series:
     have = spans["span_id"]
     if _is_numbered(have):
         return spans[column][ids.cast(pl.UInt32)]  # unlike `gather` it plans no query
-    looked_up = ids.to_frame("span_id").join(
-        spans.select("span_id", column), on="span_id", how="left", maintain_order="left"
-    )
-    return looked_up[column]
+    rows = pl.Series(_rows(have, ids))
+    return spans[column][rows.set(rows == _NONE, None)]
 
 
 def _is_numbered(have: pl.Series) -> bool:
