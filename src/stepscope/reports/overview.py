@@ -146,9 +146,7 @@ def summarise_file(
         report = _own_report(trace)
         if report is not None:
             return report  # not cached: that of dumps depends on all files of a folder
-        summary = summarise(trace)
-        if most_calls:
-            summary = replace(summary, calls=packed_calls(trace, most_calls))
+        summary = summarise(trace, most_calls)
     except StepscopeError as error:
         return error.with_traceback(None)
     if key is not None:
@@ -174,23 +172,27 @@ def _in_turn(function: Callable[[str], Outcome], paths: Sequence[str]) -> list[O
     return [function(path) for path in paths]
 
 
-def summarise(trace: Trace) -> Summary:
-    """The summary of one trace."""
+def summarise(trace: Trace, most_calls: int = 0) -> Summary:
+    """The summary of one trace, with so many of its collective calls."""
     other = _without_profile(trace)
     if other is not None:
-        return other
+        return replace(other, calls=packed_calls(trace, most_calls)) if most_calls else other
     spans = trace.spans
+    own_work = work_of(trace) if spans["category"].is_in(DEVICE_WORK).any() else None
     with threads_for(spans.height) as start:
-        return _summary_of_profile(trace, start)
+        summary = _summary_of_profile(trace, own_work, start)
+    return replace(summary, calls=packed_calls(trace, most_calls, own_work)) if most_calls else summary
 
 
-def _summary_of_profile(trace: Trace, start: Start) -> Summary:
-    """The summary of a trace with a timeline; `start` begins what needs nothing of the rest."""
-    spans, scope = trace.spans, scope_of(trace)
-    program, own_work = start(replayed_program, tables_of(trace)), None
+def _summary_of_profile(trace: Trace, own_work: pl.DataFrame | None, start: Start) -> Summary:
+    """The summary of a trace with a timeline; `start` begins what needs nothing of the rest.
+
+    `own_work` is that of `work_of`; None without any.
+    """
+    spans, scope = trace.spans, scope_of(trace, own_work)
+    program = start(replayed_program, tables_of(trace))
     of_operators = start(_operators, trace)
-    if spans["category"].is_in(DEVICE_WORK).any():
-        own_work = work_of(trace)
+    if own_work is not None:
         of_mfu = start(mfu_at_a_glance, trace, own_work, scope)
     divided: DeviceTime | HostTime | None
     divided = device = None if own_work is None else device_time(trace, scope, own_work)

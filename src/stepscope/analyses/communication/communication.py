@@ -126,7 +126,8 @@ def communication(
     group.
     Raises MissingTable (no collectives; by step: no steps), UnknownName (by).
     """
-    parts, computing = collective_calls(spans, tracks, collectives, ops, communication=communication)
+    work = device_work(spans, tracks, needed_by=None, communication=communication)
+    parts, computing = collective_calls(spans, tracks, collectives, ops, work)
     if parts.is_empty():
         hint = "traces of distributed jobs have them, as kernels or operators of NCCL, RCCL, Gloo, …"
         raise MissingTable("collectives", needed_by="communication", hint=hint)
@@ -225,16 +226,17 @@ def _merged(parts: pl.DataFrame, keys: tuple[str, ...], computing: dict[int | No
 
 
 def collective_calls(
-    spans: pl.DataFrame, tracks: pl.DataFrame, collectives: pl.DataFrame, ops: pl.DataFrame, *, communication: str
+    spans: pl.DataFrame, tracks: pl.DataFrame, collectives: pl.DataFrame, ops: pl.DataFrame, work: pl.DataFrame
 ) -> tuple[pl.DataFrame, dict[int | None, Intervals]]:
     """One row per interval of a collective, by span_id; and when each rank computed. Units: ns, bytes.
+
+    `work` is what `device_work` returns, perhaps empty.
 
     Columns: rank, step, ts_ns, dur_ns, call_id (the same for all intervals of a call), collective, dtype, in_bytes and
     out_bytes (of the whole call), its group, number and ends as in the `collectives` table, and measured: `device`;
     `host`, an operator that lasts as long as the transfer; or `call`, an operator that may only queue it.
     """
     collectives = collectives.filter(~pl.col("collective").cast(pl.String).is_in(_NO_TRANSFER))
-    work = device_work(spans, tracks, needed_by=None, communication=communication)
     device = work.filter(pl.col("sort") == COMMUNICATION)
     host = _on_host(spans, tracks, collectives, only_host_libraries=not device.is_empty())
     shared = ("span_id", "rank", "step", "ts_ns", "dur_ns")
