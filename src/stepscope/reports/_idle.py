@@ -94,9 +94,11 @@ def idle_costs(work: pl.DataFrame, trace: Trace, scope: Scope, idle_ns: int) -> 
 
 def _with_device(cost: Cost, gaps: pl.DataFrame, work: pl.DataFrame, trace: Trace, scope: Scope) -> Cost:
     """The cost, which says on which of several devices most of these gaps are, if they are not alike."""
+    if scope.n_devices < _UNEVEN or not cost.details:
+        return cost
     by_time = gaps.group_by("device_id").agg(pl.col("ns").sum()).sort("ns", "device_id", descending=[True, False])
     ratio = by_time["ns"][0] / max(sum_of(by_time["ns"]), 1)
-    if ratio * scope.n_devices < _UNEVEN or not cost.details:
+    if ratio * scope.n_devices < _UNEVEN:
         return cost
     label = label_devices(by_time.head(1), trace.devices)["device"][0] or f"device {by_time['device_id'][0]}"
     its = work.filter(pl.col("device_id").eq_missing(by_time["device_id"][0]))

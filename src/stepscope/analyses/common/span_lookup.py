@@ -165,13 +165,15 @@ def most_of(
     """
     if ids.is_empty() or not weights.sum():
         return None
-    known = spans["name"].filter(spans["category"].is_in(list(categories)))
-    own = known.unique().cast(pl.String)
+    is_one = spans["category"].is_in(list(categories))
+    if not is_one.any():
+        return None
+    own = spans["name"].filter(is_one).unique().cast(pl.String)
     own = own.filter(map_names(own, is_own_code, pl.Boolean()))
     wanted = own.cast(spans["name"].dtype)
     if wanted.is_empty():
         return None
-    mask = spans["category"].is_in(list(categories)) & spans["name"].is_in(wanted.implode())
+    mask = is_one & spans["name"].is_in(wanted.implode())
     is_wanted = mask.fill_null(value=False).to_numpy()
     around = nearest_span(spans, ids, lambda at: is_wanted[at])
     whole = weights.sum()

@@ -183,12 +183,10 @@ def _queued(work: Work, thread: Ints, start: Ints, end: Ints) -> Ints:
 
 def _processes(tracks: pl.DataFrame, threads: Threads) -> Ints:
     """Number of the process of each thread, from 0."""
-    mine = pl.DataFrame({"track_id": threads.track}, schema={"track_id": pl.Int64})
-    where = tracks.select(pl.col("track_id").cast(pl.Int64), "host", "pid")
-    mine = mine.join(where, on="track_id", how="left", maintain_order="left")
-    numbered = mine.select("host", "pid").unique(maintain_order=True).with_row_index("process")
-    known = mine.join(numbered, on=["host", "pid"], how="left", nulls_equal=True, maintain_order="left")
-    return known["process"].cast(pl.Int64).to_numpy()
+    process = {track: (host, pid) for track, host, pid in tracks[["track_id", "host", "pid"]].iter_rows()}
+    mine = [process.get(track) for track in threads.track.tolist()]
+    numbers = {one: number for number, one in enumerate(dict.fromkeys(mine))}
+    return np.array([numbers[one] for one in mine], np.int64)
 
 
 def _streams(spans: pl.DataFrame, rows: Ints) -> Ints:

@@ -94,8 +94,9 @@ def phase_intervals(trace: Trace, work: pl.DataFrame | None) -> dict[str, Interv
     Source: the names that PyTorch gives to functions of its autograd engine and to Optimizer.step.
     """
     spans = trace.spans
-    loading = {DATA: _when(spans.filter(pl.col("category") == "dataloader"))}
-    host = spans.filter(pl.col("category").is_in(("operator", "user_range")))
+    loading = {DATA: _when(spans[["ts_ns", "dur_ns"]].filter(spans["category"] == "dataloader"))}
+    columns = spans[["ts_ns", "dur_ns", "name"]]
+    host = columns.filter(spans["category"].is_in(("operator", "user_range")))
     parts = {name: host.filter(map_names(host["name"], _starts(rule), pl.Boolean())) for name, rule in _RULES.items()}
     if all(part.is_empty() for part in parts.values()):
         return loading
@@ -237,7 +238,7 @@ def rank_calls(trace: Trace, work: pl.DataFrame | None = None) -> RankCalls:
         origin_unix_ns=trace.meta.origin_unix_ns,
         steps=trace.steps.select("step", "ts_ns", "dur_ns"),
         work=work_of(trace, work if on_device else None),
-        resources=resources_of(trace, window),
+        resources=None if trace.counters.is_empty() else resources_of(trace, window),
     )
 
 
