@@ -257,7 +257,8 @@ def _on_host(
     Where a device communicates, only operators of host libraries count, as all others have kernels. Otherwise these are
     the operators of any library; if there are none, what is recorded as a collective; else PyTorch's own calls.
     """
-    host = spans.filter(pl.col("category").is_in(HOST))
+    columns = ["span_id", "parent_id", "track_id", "step", "ts_ns", "dur_ns", "name"]
+    host = spans[columns].filter(spans["category"].is_in(HOST))
     host = host.with_columns(library=map_names(host["name"], library_of, pl.String()))
     timed = pl.col("library").is_in(_TIMED)
     operators = host.filter(timed if only_host_libraries else pl.col("library") != "c10d")

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.common.span_lookup import is_captured, of_spans
+from stepscope.analyses.common.span_lookup import in_rows, is_captured, of_spans
 from stepscope.analyses.critical_path.threads import FAR_OFF, LONG_AGO, LONG_GAP_NS, Threads, last_ended, latest
 from stepscope.core.intervals import Bools, Intervals, Ints, locate
 from stepscope.core.names import map_names
@@ -131,7 +131,7 @@ def called_within(spans: pl.DataFrame, work: Work, held: Sequence[Intervals]) ->
 
     In a replayed graph that is when its operator stands in the call.
     """
-    operator = rows_of(spans, spans["op_id"].gather(work.row))
+    operator = rows_of(spans, in_rows(spans["op_id"], work.row))
     in_graph = is_captured(spans)[operator] & (operator >= 0) if spans.height else operator >= 0
     called = np.where(in_graph, spans["ts_ns"].to_numpy()[operator], work.called)
     mine = np.zeros(work.row.size, np.bool_)
@@ -144,7 +144,7 @@ def called_within(spans: pl.DataFrame, work: Work, held: Sequence[Intervals]) ->
 def calls_like(spans: pl.DataFrame, wanted: Callable[[str], bool]) -> Ints:
     """Rows of the runtime or driver calls for whose name `wanted` holds."""
     calls = np.flatnonzero(spans["category"].is_in(("runtime", "driver")).to_numpy())
-    rows: Ints = calls[map_names(spans["name"].gather(calls), wanted, pl.Boolean()).to_numpy()]
+    rows: Ints = calls[map_names(in_rows(spans["name"], calls), wanted, pl.Boolean()).to_numpy()]
     return rows
 
 

@@ -245,7 +245,7 @@ def _of_processes(
     gaps: pl.DataFrame, work: pl.DataFrame, spans: pl.DataFrame, tracks: pl.DataFrame
 ) -> Iterator[tuple[pl.DataFrame, pl.DataFrame]]:
     """For each process: the states of its threads that launch work, and the gaps that end with work of theirs."""
-    launching = of_spans(spans, work["launch_id"].drop_nulls().unique(), "track_id").unique().to_frame("track_id")
+    launching = of_spans(spans, work["launch_id"], "track_id").unique().to_frame("track_id").drop_nulls()
     process = tracks.select("track_id", process=pl.struct("rank", "pid"))
     launching = launching.join(process, on="track_id", how="left")
     threads = gaps.join(process, on="track_id", how="left", maintain_order="left")
