@@ -152,6 +152,8 @@ def _outer(
     """Rows from low to high that are wanted and not within a wanted parent: no other matters to a union of them all."""
     starts, durations, wanted = columns
     rows = low + np.flatnonzero(wanted[low:high])
+    if not rows.size:
+        return rows
     above = parents[low:high].cast(pl.Int64).fill_null(-1).to_numpy()[rows - low]
     inside = (above >= 0) & wanted[above] & (starts[above] + durations[above] >= starts[rows] + durations[rows])
     outer: NDArray[np.int64] = rows[~inside]

@@ -63,14 +63,14 @@ def step_windows(steps: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
     Units: ns.
     """
     rows = host_windows(steps).rename({"ts_ns": "host_ts_ns", "dur_ns": "host_ns"})
-    ranks = rows["rank"].unique(maintain_order=True)
-    if len(ranks) > 1:
+    if rows["rank"].n_unique() > 1:
+        ranks = rows["rank"].unique(maintain_order=True)
         windows = pl.concat([_windows_of_rank(of_rank(rows, rank), of_rank(work, rank)) for rank in ranks])
     else:
         windows = _windows_of_rank(rows, work)
     windows = windows.with_columns(window_ns=pl.col("end_ns") - pl.col("ts_ns"))
     columns = ("ts_ns", "end_ns", "window_ns", "host_ts_ns", "host_ns", "host_window_ns", "late_ns")
-    return windows.select("step", "rank", "source", *columns).sort("ts_ns", "host_ts_ns")
+    return windows[["step", "rank", "source", *columns]].sort("ts_ns", "host_ts_ns")
 
 
 def of_rank(rows: pl.DataFrame, rank: int | None) -> pl.DataFrame:
@@ -89,7 +89,7 @@ def _windows_of_rank(rows: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
         "step", "rank", ts_ns="host_ts_ns", dur_ns="host_ns", end_ns=pl.col("host_ts_ns") + pl.col("host_ns")
     )
     numbers = rows["step"]
-    followed = (numbers.shift(-1) == numbers + 1).fill_null(value=False).to_numpy()
+    followed = np.append(np.diff(numbers.to_numpy()) == 1, False)[: numbers.len()]
     queued = _queued_by(host, work)
     bounds = host if work.is_empty() else _on_device(host, queued, work)
     if ((bounds["end_ns"] <= bounds["ts_ns"]) & (host["dur_ns"] > 0)).any():

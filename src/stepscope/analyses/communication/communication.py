@@ -295,8 +295,8 @@ def _described(rows: pl.DataFrame, spans: pl.DataFrame, collectives: pl.DataFram
 def _inputs(ops: pl.DataFrame, operators: pl.Series) -> pl.DataFrame:
     """Bytes and element type of the inputs of operators, where shapes and types are recorded."""
     keys = ["input_shapes", "input_types"]
-    called = ops.filter(pl.col("span_id").is_in(operators.drop_nulls().unique().implode())).select("span_id", *keys)
-    sorts = called.select(keys).unique()
+    called = ops[["span_id", *keys]].filter(pl.col("span_id").is_in(operators.implode()))
+    sorts = called[keys].unique()
     sizes = pl.DataFrame(
         [_size(*sort) for sort in sorts.iter_rows()],
         schema={"input_bytes": pl.Int64(), "input_dtype": pl.String()},

@@ -190,7 +190,10 @@ def _processes(tracks: pl.DataFrame, threads: Threads) -> Ints:
 
 def _streams(spans: pl.DataFrame, rows: Ints) -> Ints:
     """The track of the stream that each call waits for, if recorded; else -1."""
-    syncs = spans.filter(pl.col("category") == "sync").select("launch_id", "track_id", "name").drop_nulls()
+    is_sync = spans["category"] == "sync"
+    if not is_sync.any():
+        return np.full(rows.size, -1, np.int64)
+    syncs = spans[["launch_id", "track_id", "name"]].filter(is_sync).drop_nulls()
     syncs = syncs.filter(pl.col("name").cast(pl.String).str.to_lowercase().str.contains(_STREAM_SYNC))
     calls = rows_of(spans, syncs["launch_id"])
     order = np.argsort(calls, kind="stable")
