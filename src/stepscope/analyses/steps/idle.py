@@ -245,15 +245,17 @@ def _of_processes(
     gaps: pl.DataFrame, work: pl.DataFrame, spans: pl.DataFrame, tracks: pl.DataFrame
 ) -> Iterator[tuple[pl.DataFrame, pl.DataFrame]]:
     """For each process: the states of its threads that launch work, and the gaps that end with work of theirs."""
-    launching = of_spans(spans, work["launch_id"], "track_id").unique().to_frame("track_id").drop_nulls()
-    process = tracks.select("track_id", process=pl.struct("rank", "pid"))
-    launching = launching.join(process, on="track_id", how="left")
-    threads = gaps.join(process, on="track_id", how="left", maintain_order="left")
-    for _, mine in threads.group_by("process"):
-        own = launching.filter(pl.col("process").eq_missing(pl.lit(mine["process"][0], launching.schema["process"])))
+    process = {track: (rank, pid) for track, rank, pid in tracks[["track_id", "rank", "pid"]].iter_rows()}
+    threads: dict[object, list[int]] = {}
+    for track in of_spans(spans, work["launch_id"], "track_id").unique().drop_nulls():
+        threads.setdefault(process.get(track), []).append(track)
+    for own in threads.values():
+        mine = gaps if len(threads) == 1 else gaps.filter(pl.col("track_id").is_in(own))
+        if mine.is_empty():
+            continue
         low = mine["ts_ns"].to_numpy()
         times = union(low, low + np.maximum(mine["host_ns"].to_numpy(), 1))
-        yield host_states(spans, work, own["track_id"], times), mine.drop("process")
+        yield host_states(spans, work, pl.Series(own, dtype=pl.UInt32), times), mine
 
 
 def _times(own: Levels, shared: Levels, low: Ints, high: Ints) -> Ints:
