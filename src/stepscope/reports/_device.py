@@ -154,7 +154,7 @@ def _labels(keys: Sequence[tuple[int | None, int | None]], devices: pl.DataFrame
 
 def _computation(work: pl.DataFrame, trace: Trace, scope: Scope, computation_ns: int) -> list[Cost]:
     """A cost per class of kernels. Concurrent kernels share their time, so that classes add up to all computation."""
-    work = work.filter(pl.col("sort") == COMPUTATION).select("name", "dur_ns", "op_id")
+    work = work.filter(pl.col("sort") == COMPUTATION)[["name", "dur_ns", "op_id"]]
     summed = int(work["dur_ns"].sum())
     if not summed:
         return []

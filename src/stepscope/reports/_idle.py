@@ -67,7 +67,7 @@ def idle_costs(work: pl.DataFrame, trace: Trace, scope: Scope, idle_ns: int) -> 
     """
     if idle_ns <= 0:
         return []
-    work = work.select("rank", "device_id", "span_id", "ts_ns", "end_ns", "launch_id", "op_id", "step", "name")
+    work = work[["rank", "device_id", "span_id", "ts_ns", "end_ns", "launch_id", "op_id", "step", "name"]]
     begin = scope.low if scope.numbers else None
     gaps = caused_gaps(work, trace.spans, trace.tracks, ("rank", "device_id"), calls=True, begin_ns=begin)
     starts = gaps["ts_ns"].to_numpy()
@@ -205,7 +205,7 @@ def _call(gaps: pl.DataFrame, trace: Trace, scope: Scope) -> str:
     """
     names = of_spans(trace.spans, gaps["call_id"], "name").cast(pl.String)
     ops = of_spans(trace.spans, of_spans(trace.spans, gaps["call_id"], "op_id"), "name").cast(pl.String)
-    named = gaps.select("call_id", "call_ns").with_columns(name=names, op=ops).drop_nulls("name")
+    named = gaps[["call_id", "call_ns"]].with_columns(name=names, op=ops).drop_nulls("name")
     if named.is_empty():
         return ""
     # Ranges of a program often have a number in their name, that of a batch or a layer.

@@ -369,7 +369,7 @@ def _pids(trace: Trace) -> tuple[int, ...]:
 
 
 def _used(device: DeviceTime) -> pl.DataFrame:
-    return on_devices(device.work).select("device_id").unique(maintain_order=True)
+    return on_devices(device.work)[["device_id"]].unique(maintain_order=True)
 
 
 def _peak(trace: Trace, memory: pl.DataFrame) -> Memory | None:

@@ -60,7 +60,7 @@ def device_work(
         .cast(pl.Int8)
     )
     work = work.with_columns(end_ns=pl.col("ts_ns") + pl.col("dur_ns"), sort=sort)
-    where = tracks.select("track_id", "rank", "device_id", "stream")
+    where = tracks[["track_id", "rank", "device_id", "stream"]]
     return _placed(work.join(where, on="track_id", how="left", maintain_order="left"))
 
 
@@ -189,7 +189,7 @@ def hidden_ns(work: pl.DataFrame, rows: pl.DataFrame, by: str) -> pl.Series:
 
     `by` is a field of `Occupied`: `computation` hides communication, `kernels` hide copies. Units: ns.
     """
-    numbered = rows.select("rank", "device_id", "ts_ns", "end_ns").with_row_index("row")
+    numbered = rows[["rank", "device_id", "ts_ns", "end_ns"]].with_row_index("row")
     times = {key: getattr(occupied(mine), by) for key, mine in groups_of(work, ("rank", "device_id"))}
     parts = [
         mine.select("row", hidden=pl.Series(covered(times[key], mine["ts_ns"].to_numpy(), mine["end_ns"].to_numpy())))

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from stepscope.core.intervals import Bools, Ints
 
-_NONE = 2**32 - 1  # no span has this id
+#: No span has this id, nor this row number.
+NO_ROW = 2**32 - 1
 
 
 def at_or_around(spans: pl.DataFrame, wanted: Bools, rows: Ints | None = None, *, itself: bool = True) -> Ints:
@@ -113,9 +114,9 @@ def nearest_span(spans: pl.DataFrame, ids: pl.Series, wanted: Callable[[Ints], B
     """
     have = spans["span_id"]
     span_ids, starts, lengths = have.to_numpy(), spans["ts_ns"].to_numpy(), spans["dur_ns"].to_numpy()
-    first, parents = (_rows(have, column) for column in (ids, spans["parent_id"]))
-    at, nearest = first, np.full(ids.len(), _NONE, np.uint32)
-    pending = np.flatnonzero(at != _NONE)
+    first, parents = (row_numbers(have, column) for column in (ids, spans["parent_id"]))
+    at, nearest = first, np.full(ids.len(), NO_ROW, np.uint32)
+    pending = np.flatnonzero(at != NO_ROW)
     at = at[pending]
     while pending.size:
         began = first[pending]
@@ -124,20 +125,20 @@ def nearest_span(spans: pl.DataFrame, ids: pl.Series, wanted: Callable[[Ints], B
         stands = wanted(span_ids[at]) & ~(further & (starts[at] + lengths[at] <= starts[began]))
         nearest[pending[stands]] = span_ids[at[stands]]
         pending, at = pending[~stands], parents[at[~stands]]
-        pending, at = pending[at != _NONE], at[at != _NONE]
-    return pl.Series(nearest).set(pl.Series(nearest == _NONE), None)
+        pending, at = pending[at != NO_ROW], at[at != NO_ROW]
+    return pl.Series(nearest).set(pl.Series(nearest == NO_ROW), None)
 
 
-def _rows(have: pl.Series, ids: pl.Series) -> NDArray[np.uint32]:
-    """The rows of a table with these span ids, at which others are found; `_NONE` for null and what is not there."""
+def row_numbers(have: pl.Series, ids: pl.Series) -> NDArray[np.uint32]:
+    """The rows of a table with these span ids, at which others are found; `NO_ROW` for null and what is not there."""
     wanted = ids.cast(pl.UInt32)
-    rows: NDArray[np.uint32] = (wanted.fill_null(_NONE) if wanted.null_count() else wanted).to_numpy()
+    rows: NDArray[np.uint32] = (wanted.fill_null(NO_ROW) if wanted.null_count() else wanted).to_numpy()
     if _is_numbered(have):
         return rows
     known = have.to_numpy()  # looked up in NumPy: a join of the two is planned for as long as it takes
     order = np.argsort(known, kind="stable")
-    at = np.append(order, _NONE)[np.searchsorted(known, rows, sorter=order)]
-    return np.where(np.append(known, _NONE)[np.minimum(at, known.size)] == rows, at, _NONE).astype(np.uint32)
+    at = np.append(order, NO_ROW)[np.searchsorted(known, rows, sorter=order)]
+    return np.where(np.append(known, NO_ROW)[np.minimum(at, known.size)] == rows, at, NO_ROW).astype(np.uint32)
 
 
 def of_spans(spans: pl.DataFrame, ids: pl.Series, column: str) -> pl.Series:
@@ -145,8 +146,8 @@ def of_spans(spans: pl.DataFrame, ids: pl.Series, column: str) -> pl.Series:
     have = spans["span_id"]
     if _is_numbered(have):
         return spans[column][ids.cast(pl.UInt32)]  # unlike `gather` it plans no query
-    rows = pl.Series(_rows(have, ids))
-    return spans[column][rows.set(rows == _NONE, None)]
+    rows = pl.Series(row_numbers(have, ids))
+    return spans[column][rows.set(rows == NO_ROW, None)]
 
 
 def in_rows(values: pl.Series, rows: Ints) -> pl.Series:

@@ -269,7 +269,7 @@ def _on_host(
     chosen = operators["span_id"]
     inside = nearest_span(spans, operators["parent_id"], lambda ids: np.isin(ids, chosen))
     operators = operators.with_columns(measured=pl.when(timed).then(pl.lit("host")).otherwise(pl.lit("call")))
-    return operators.filter(inside.is_null()).join(tracks.select("track_id", "rank"), on="track_id", how="left")
+    return operators.filter(inside.is_null()).join(tracks[["track_id", "rank"]], on="track_id", how="left")
 
 
 def _described(rows: pl.DataFrame, spans: pl.DataFrame, collectives: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:

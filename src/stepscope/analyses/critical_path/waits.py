@@ -343,7 +343,7 @@ def _linked(spans: pl.DataFrame, ops: pl.DataFrame, arrows: pl.DataFrame, thread
     They share numbers of autograd nodes, or the trace has arrows between them. If in both directions, the more frequent
     one counts.
     """
-    ends = pl.concat((arrows.select("from_track_id", "to_track_id"), _same_nodes(spans, ops)))
+    ends = pl.concat((arrows[["from_track_id", "to_track_id"]], _same_nodes(spans, ops)))
     ends = ends.group_by("from_track_id", "to_track_id").len().sort("len", "from_track_id", "to_track_id")
     codes = [threads.codes(ends[c].cast(pl.Int64).fill_null(-1).to_numpy()).tolist() for c in ends.columns[:2]]
     linked = [pair for pair in zip(*codes, strict=True) if pair[0] != pair[1] and min(pair) >= 0]
@@ -352,7 +352,7 @@ def _linked(spans: pl.DataFrame, ops: pl.DataFrame, arrows: pl.DataFrame, thread
 
 def _same_nodes(spans: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
     """Pairs of tracks with a forward and a backward operator of the same sequence number."""
-    numbered = ops.select("span_id", "sequence", "forward_thread").drop_nulls("sequence")
+    numbered = ops[["span_id", "sequence", "forward_thread"]].drop_nulls("sequence")
     track = of_spans(spans, numbered["span_id"], "track_id").rename("track_id")
     numbered = numbered.select("sequence", track, backward=pl.col("forward_thread").is_not_null()).unique()
     pairs = numbered.filter(~pl.col("backward")).join(numbered.filter("backward"), on="sequence")

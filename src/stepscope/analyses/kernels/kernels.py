@@ -150,7 +150,7 @@ def kernel_times(work: pl.DataFrame) -> pl.DataFrame:
 
     `work` is what `device_work` returns. Units: ns, ratio.
     """
-    ran = work.filter(work["category"] == "kernel").select("name", "dur_ns")
+    ran = work.filter(work["category"] == "kernel")[["name", "dur_ns"]]
     sums = ran.with_columns(without_run_numbers(ran["name"])).group_by("name", maintain_order=True).agg(**_SUMS)
     return _costliest_first(sums.with_columns(share_ratio=_SHARE), "name")
 

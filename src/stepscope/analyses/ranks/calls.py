@@ -236,7 +236,7 @@ def rank_calls(trace: Trace, work: pl.DataFrame | None = None) -> RankCalls:
         host=trace.meta.host,
         world_size=trace.meta.world_size,
         origin_unix_ns=trace.meta.origin_unix_ns,
-        steps=trace.steps.select("step", "ts_ns", "dur_ns"),
+        steps=trace.steps[["step", "ts_ns", "dur_ns"]],
         work=work_of(trace, work if on_device else None),
         resources=None if trace.counters.is_empty() else resources_of(trace, window),
     )

@@ -134,7 +134,7 @@ def _touching(starts: Ints, ends: Ints, times: Intervals) -> Bools:
 
 def _queued_by(calls: pl.Series, spans: pl.DataFrame, work: pl.DataFrame) -> list[pl.Series]:
     """Of each call: how much it put into queues, when that had ended (0: never), if it was the first of a kernel."""
-    linked = work.select("name", "end_ns", "launch_id").drop_nulls("launch_id")
+    linked = work[["name", "end_ns", "launch_id"]].drop_nulls("launch_id")
     call, name = linked["launch_id"].to_numpy(), linked["name"].to_physical().to_numpy()
     called_ns = of_spans(spans, linked["launch_id"], "ts_ns").to_numpy()
     n = 1 + max((int(ids.to_numpy().max()) for ids in (calls, linked["launch_id"]) if len(ids)), default=0)

@@ -308,9 +308,10 @@ def _longest(gaps: pl.DataFrame, states: pl.DataFrame, spans: pl.DataFrame) -> p
         calls = calls.filter(map_names(names, is_own_code, pl.Boolean()))
     low = gaps["ts_ns"].to_numpy()
     high = low + np.maximum(gaps["host_ns"].to_numpy(), 1)
-    calls = calls.sort("dur_ns", "span_id", descending=[False, True])
-    start, end = calls["ts_ns"].to_numpy(), calls["end_ns"].to_numpy()
-    own = (calls["track_id"] == gaps["track_id"][0]).to_numpy()
+    span, dur, start, end = (calls[c].to_numpy() for c in ("span_id", "dur_ns", "ts_ns", "end_ns"))
+    order = np.lexsort((~span, dur))  # of calls of one length the later one is the inner one
+    span, start, end = span[order], start[order], end[order]
+    own = (calls["track_id"] == gaps["track_id"][0]).to_numpy()[order]
     row, at = _candidates(start, end, own, (low, high))
     has_own = np.zeros(low.size, np.bool_)
     has_own[at[own[row]]] = True
@@ -323,8 +324,7 @@ def _longest(gaps: pl.DataFrame, states: pl.DataFrame, spans: pl.DataFrame) -> p
     filled = np.flatnonzero(best < calls.height)
     row = best[filled]
     overlap = np.maximum(np.minimum(end[row], high[filled]) - np.maximum(start[row], low[filled]), 0)
-    gap, call_id = gaps["gap"].to_numpy()[filled], calls["span_id"].to_numpy()[row]
-    return pl.DataFrame({"gap": gap, "call_id": call_id, "call_ns": overlap})
+    return pl.DataFrame({"gap": gaps["gap"].to_numpy()[filled], "call_id": span[row], "call_ns": overlap})
 
 
 def _candidates(start: Ints, end: Ints, own: Bools, gaps: Intervals) -> tuple[Ints, Ints]:
