@@ -15,6 +15,7 @@ import polars as pl
 from starlette.testclient import TestClient
 
 import stepscope
+from stepscope.analyses.common.device_work import device_work
 from stepscope.analyses.common.windows import recorded
 from stepscope.analyses.communication.communication import collective_calls
 from stepscope.core import units
@@ -252,7 +253,8 @@ def _unequal(**tables: dict[str, tuple[int, int]]) -> list[tuple[str, dict[str, 
 
 def summed_calls(trace: stepscope.Trace) -> int:
     """Kernels of the calls that `communication` counts, which may have several."""
-    parts, _ = collective_calls(trace.spans, trace.tracks, trace.collectives, trace.ops, communication="any")
+    work = device_work(trace.spans, trace.tracks, needed_by=None)
+    parts, _ = collective_calls(trace.spans, trace.tracks, trace.collectives, trace.ops, work)
     return parts.filter(pl.col("measured") == "device").height
 
 

@@ -45,8 +45,9 @@ def test_a_column_is_found_by_name():
 KINDS = [pl.String(), pl.Categorical(), pl.Enum(["a", "b", "c"])]
 
 
-@given(st.lists(st.sampled_from(["a", "b", "c", None])), st.sampled_from(KINDS))
-def test_it_is_as_if_the_function_were_called_for_each_row(values, dtype):
+@given(st.lists(st.sampled_from(["a", "b", "c", None])), st.sampled_from(KINDS), st.sampled_from([1, 1_001]))
+def test_it_is_as_if_the_function_were_called_for_each_row(values, dtype, n_times):
+    values = values * n_times  # few names and many are mapped in different ways
     calls: list[str] = []
 
     def place(name: str) -> int | None:

@@ -88,6 +88,8 @@ def test_sniffing_never_fails(one, head):
 )
 def test_a_format_says_how_sure_it_is_of_a_file(name, path, head, sure):
     assert FORMAT[name].sniff(path, head) == sure
+    assert FORMAT[name].sniff(path, head, above=sure / 2) == sure
+    assert FORMAT[name].sniff(path, head, above=sure) == 0
 
 
 def test_side_files_are_not_sure_enough_to_be_taken_for_traces_of_a_folder():

@@ -6,6 +6,7 @@ import pytest
 
 from stepscope.core.schema import STEP_TIMES
 from stepscope.core.trace import Meta, Trace
+from stepscope.reports._device import work_of
 from stepscope.reports._summary import Scope, Summary, of_whole_run, scope_of
 
 
@@ -25,6 +26,8 @@ def test_a_lone_step_lasts_until_its_device_work_is_done(rows) -> None:
     rows.kernel(400, 60)
     scope = scope_of(rows.trace())
     assert (scope.highs.tolist(), scope.late_ns) == ([150], 50)
+    known = scope_of(rows.trace(), work_of(rows.trace()))
+    assert (known.highs.tolist(), known.late_ns) == ([150], 50)
 
 
 def test_windows_of_damaged_traces_do_not_overlap(rows) -> None:

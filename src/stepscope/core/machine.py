@@ -62,8 +62,7 @@ def threads_for(n_rows: int) -> Iterator[Start]:
 
     With one core, few rows or very many each function runs when its result is asked for: each holds memory of its own.
     """
-    n = cores_for_threads()
-    if n < 2 or not _LEAST_ROWS <= n_rows <= _MOST_ROWS:
+    if not _LEAST_ROWS <= n_rows <= _MOST_ROWS or (n := cores_for_threads()) < 2:
         yield partial
         return
     with ThreadPoolExecutor(n - 1) as pool:

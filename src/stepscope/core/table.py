@@ -81,19 +81,30 @@ class Table(msgspec.Struct, frozen=True, dict=True):
 
     def conform(self, frame: pl.DataFrame) -> pl.DataFrame:
         """The frame with exactly this table's columns, in order and type (see `fitted`); absent ones become null."""
+        present = set(frame.columns)
         return pl.DataFrame(
             [
-                fitted(frame[name], dtype) if name in frame.schema else pl.Series(name, dtype=dtype).clear(frame.height)
+                fitted(frame[name], dtype) if name in present else _unknown(name, dtype, frame.height)
                 for name, dtype in self.dtypes.items()
             ]
         ).rechunk()  # Polars takes columns of a frame to have chunks of the same lengths
 
 
+def _unknown(name: str, dtype: pl.DataType, n: int) -> pl.Series:
+    return pl.Series(name, [None], dtype=dtype).new_from_index(0, n)  # unlike `clear(n)` it plans no query
+
+
+#: Of fewer names a list is made faster than a query is planned.
+_FEW_NAMES = 1_000
+
+
 def map_names(series: pl.Series, fn: Callable[[str], Any], dtype: pl.DataType | type[pl.DataType]) -> pl.Series:
     """`fn` of every name in a Categorical, Enum or String series, called once per distinct name; null stays null."""
+    if series.len() <= _FEW_NAMES:
+        names = series.to_list()
+        results = {name: None if name is None else fn(name) for name in dict.fromkeys(names)}
+        return pl.Series(series.name, [results[name] for name in names], dtype=dtype)
     series = series.cast(pl.Categorical()) if isinstance(series.dtype, pl.String) else series
-    if not series.len():
-        return pl.Series(series.name, [], dtype=dtype)
     # By the categories' numbers, in NumPy: joining a table of names to the column is several times slower.
     codes = series.to_physical()
     at = (codes.cast(pl.Int64).fill_null(-1) if codes.null_count() else codes).to_numpy()

@@ -63,14 +63,17 @@ def readers() -> tuple[Format | Reader, ...]:
 
 def reader_for(path: str, head: bytes) -> Format | Reader:
     """The reader that is surest of the file; of equally sure ones the first. Raises UnknownFormat if none is sure."""
-    scores = [(reader.sniff(path, head), -i) for i, reader in enumerate(readers())]
-    score, i = max(scores)
-    if score <= 0:
+    surest, score = None, 0.0
+    for reader in readers():
+        sure = reader.sniff(path, head, above=score) if isinstance(reader, Format) else reader.sniff(path, head)
+        if sure > score:
+            surest, score = reader, sure
+    if surest is None:
         if not head:
             raise UnknownFormat(f"{path} is empty", "record the trace again, or copy it again")
         what = f"begins with {head[:12]!r}, which is no known format"
         raise UnknownFormat(f"{path} {what}", "see `stepscope formats` for what can be read")
-    return readers()[-i]
+    return surest
 
 
 class SideFiles(msgspec.Struct, frozen=True):

@@ -93,15 +93,19 @@ class Format(msgspec.Struct, frozen=True):
     utf16: bool = False
     function: str = "read"
 
-    def sniff(self, path: str, head: bytes) -> float:
-        """How sure it is that a file has this format, 0 to 1, by its first unpacked bytes and its name."""
+    def sniff(self, path: str, head: bytes, *, above: float = 0.0) -> float:
+        """How sure it is that a file has this format, 0 to 1, by its first unpacked bytes and its name.
+
+        0 if it is no surer than `above`, which spares it signs that say no more: some search all of the bytes.
+        """
         if self.utf16 and head.startswith(_UTF16):
             head = head[2:].replace(b"\0", b"")
-        sign = next((sign for sign in self.signs if sign.fits(path, head)), None)
-        if sign is None:
+        surest = max((i for i, sign in enumerate(self.signs) if sign.sure > above), default=-1)
+        sign = next((sign for sign in self.signs[: surest + 1] if sign.fits(path, head)), None)
+        if sign is None or sign.sure <= above:
             return 0.0
         if sign.superseded is not None and self.is_superseded is not None and self.is_superseded(path):
-            return sign.superseded
+            return sign.superseded if sign.superseded > above else 0.0
         return sign.sure
 
     def read(self, source: Source) -> Trace:

@@ -154,7 +154,7 @@ def _labels(keys: Sequence[tuple[int | None, int | None]], devices: pl.DataFrame
 
 def _computation(work: pl.DataFrame, trace: Trace, scope: Scope, computation_ns: int) -> list[Cost]:
     """A cost per class of kernels. Concurrent kernels share their time, so that classes add up to all computation."""
-    work = work.filter(pl.col("sort") == COMPUTATION).select("name", "dur_ns", "op_id")
+    work = work.filter(pl.col("sort") == COMPUTATION)[["name", "dur_ns", "op_id"]]
     summed = int(work["dur_ns"].sum())
     if not summed:
         return []
@@ -163,15 +163,13 @@ def _computation(work: pl.DataFrame, trace: Trace, scope: Scope, computation_ns:
         "dur_ns", "name", descending=[True, False]
     )
     groups = names.group_by("group", maintain_order=True).agg(pl.col("n").sum(), pl.col("dur_ns").sum())
+    tops = _operators_of(work, names, trace.spans)
     costs = []
     timed = groups.filter(pl.col("dur_ns") > 0)  # damaged times may leave kernels without any
     for group, n, ns in timed.sort("dur_ns", "group", descending=[True, False]).head(4).iter_rows():
         cost_ns = computation_ns * ns / summed
         mine = names.filter(pl.col("group") == group)
-        its = work.filter(work["name"].is_in(mine["name"].implode()))
-        ops = pl.DataFrame({"op": of_spans(trace.spans, its["op_id"], "name"), "ns": its["dur_ns"]}).drop_nulls()
-        tops = ops.group_by("op").agg(pl.col("ns").sum()).sort("ns", "op", descending=[True, False]).head(3)
-        operators = shares([(str(op), op_ns / ns) for op, op_ns in tops.iter_rows()], at_least=0.1)
+        operators = shares([(op, op_ns / ns) for op, op_ns in tops.get(group, ())[:3]], at_least=0.1)
         largest, _, largest_ns, _ = mine.row(0)
         detail = scope.amount(n, "kernel", ns=ns) + (_SHARED if cost_ns * scope.n_devices < _UNSHARED * ns else "")
         if mine.height > 1:
@@ -186,6 +184,17 @@ def _computation(work: pl.DataFrame, trace: Trace, scope: Scope, computation_ns:
         advice = _advice(group, mine, n, ns, trace.devices, scope.about)
         costs.append(Cost(f"compute {group}", title, cost_ns, (detail, *advice), command))
     return costs
+
+
+def _operators_of(work: pl.DataFrame, names: pl.DataFrame, spans: pl.DataFrame) -> dict[str, list[tuple[str, int]]]:
+    """For each group of `names` the operators of its kernels with their device time in ns, the costliest first."""
+    called = work[["name", "dur_ns"]].with_columns(op=of_spans(spans, work["op_id"], "name")).drop_nulls()
+    of_name = called.group_by("name", "op").agg(pl.col("dur_ns").sum())
+    of_group = of_name.join(names[["name", "group"]], on="name").group_by("group", "op").agg(pl.col("dur_ns").sum())
+    tops: dict[str, list[tuple[str, int]]] = {}
+    for group, op, ns in of_group.sort("dur_ns", "op", descending=[True, False]).iter_rows():
+        tops.setdefault(group, []).append((op, ns))
+    return tops
 
 
 def _group_of(name: str) -> str:

@@ -67,7 +67,7 @@ def idle_costs(work: pl.DataFrame, trace: Trace, scope: Scope, idle_ns: int) -> 
     """
     if idle_ns <= 0:
         return []
-    work = work.select("rank", "device_id", "span_id", "ts_ns", "end_ns", "launch_id", "op_id", "step", "name")
+    work = work[["rank", "device_id", "span_id", "ts_ns", "end_ns", "launch_id", "op_id", "step", "name"]]
     begin = scope.low if scope.numbers else None
     gaps = caused_gaps(work, trace.spans, trace.tracks, ("rank", "device_id"), calls=True, begin_ns=begin)
     starts = gaps["ts_ns"].to_numpy()
@@ -94,9 +94,11 @@ def idle_costs(work: pl.DataFrame, trace: Trace, scope: Scope, idle_ns: int) -> 
 
 def _with_device(cost: Cost, gaps: pl.DataFrame, work: pl.DataFrame, trace: Trace, scope: Scope) -> Cost:
     """The cost, which says on which of several devices most of these gaps are, if they are not alike."""
+    if scope.n_devices < _UNEVEN or not cost.details:
+        return cost
     by_time = gaps.group_by("device_id").agg(pl.col("ns").sum()).sort("ns", "device_id", descending=[True, False])
     ratio = by_time["ns"][0] / max(sum_of(by_time["ns"]), 1)
-    if ratio * scope.n_devices < _UNEVEN or not cost.details:
+    if ratio * scope.n_devices < _UNEVEN:
         return cost
     label = label_devices(by_time.head(1), trace.devices)["device"][0] or f"device {by_time['device_id'][0]}"
     its = work.filter(pl.col("device_id").eq_missing(by_time["device_id"][0]))
@@ -203,7 +205,7 @@ def _call(gaps: pl.DataFrame, trace: Trace, scope: Scope) -> str:
     """
     names = of_spans(trace.spans, gaps["call_id"], "name").cast(pl.String)
     ops = of_spans(trace.spans, of_spans(trace.spans, gaps["call_id"], "op_id"), "name").cast(pl.String)
-    named = gaps.select("call_id", "call_ns").with_columns(name=names, op=ops).drop_nulls("name")
+    named = gaps[["call_id", "call_ns"]].with_columns(name=names, op=ops).drop_nulls("name")
     if named.is_empty():
         return ""
     # Ranges of a program often have a number in their name, that of a batch or a layer.

@@ -17,6 +17,8 @@ from stepscope.core.units import counted, duration, percent, sum_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    import polars as pl
+
     from stepscope.analyses.ranks.stragglers import Evidence
     from stepscope.core.trace import Trace
 
@@ -47,10 +49,13 @@ class Stragglers(msgspec.Struct, frozen=True):
     compared: bool = False
 
 
-def packed_calls(trace: Trace, most: int) -> bytes | None:
-    """The rank's first `most` collective calls, in whole steps, as bytes; None if it has none that can be compared."""
+def packed_calls(trace: Trace, most: int, work: pl.DataFrame | None = None) -> bytes | None:
+    """The rank's first `most` collective calls, in whole steps, as bytes; None if it has none that can be compared.
+
+    `work` is what `device_work` returns, if that is known already.
+    """
     try:
-        calls = rank_calls(trace)
+        calls = rank_calls(trace, work=work)
     except MissingTable:
         return None
     return store.packed(first_calls(calls, most))

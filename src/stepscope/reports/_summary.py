@@ -159,13 +159,16 @@ class Summary(msgspec.Struct, frozen=True, eq=False):
         return self.name if self.meta.rank is None else f"rank {self.meta.rank}"
 
 
-def scope_of(trace: Trace) -> Scope:
-    """The scope of a trace, which has at least one span: the windows of its steps, else the whole recording."""
+def scope_of(trace: Trace, work: pl.DataFrame | None = None) -> Scope:
+    """The scope of a trace, which has at least one span: the windows of its steps, else the whole recording.
+
+    `work` is what `device_work` returns, if that is known already.
+    """
     spans, about = trace.spans, recording_of(trace.meta, trace.spans, trace.devices)
     if trace.steps.is_empty():
         low, high = recorded(spans)
         return Scope(np.array([low]), np.array([high]), about=about)
-    windows = step_windows(trace.steps, queued_work(spans, trace.tracks))
+    windows = step_windows(trace.steps, queued_work(spans, trace.tracks) if work is None else work)
     host, late = windows["host_window_ns"].to_numpy(), windows["late_ns"]
     return Scope(
         windows["ts_ns"].to_numpy(),

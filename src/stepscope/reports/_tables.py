@@ -62,7 +62,7 @@ def operator_block(operators: pl.DataFrame) -> Block:
 def kernel_block(kernels: pl.DataFrame) -> Block:
     """The costliest kernels, from the result of that analysis."""
     names = map_names(kernels["name"], without_number, pl.String()).cast(Name)
-    frame = kernels.select("calls", "total_ns", "share_ratio").with_columns(name=names)
+    frame = kernels[["calls", "total_ns", "share_ratio"]].with_columns(name=names)
     frame = (
         frame.group_by("name", maintain_order=True)
         .agg(pl.all().sum())

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from stepscope.analyses.advice.recommendations import Facts, advice, memory_held, with_kernels, with_program
 from stepscope.analyses.common.device_work import mean_of
-from stepscope.analyses.common.windows import windows_of
 from stepscope.analyses.costs.arguments import NO_SHAPES
 from stepscope.analyses.costs.mfu import NO_PRODUCTS, mfu_of
 from stepscope.analyses.costs.roofline import roofs_of
@@ -54,7 +53,8 @@ def mfu_at_a_glance(trace: Trace, work: pl.DataFrame, scope: Scope) -> tuple[dic
     """
     if trace.ops.is_empty() or not (work["category"] == "kernel").any():
         return {}, ()
-    windows = windows_of(trace.spans, trace.tracks, trace.steps, work)
+    bounds = {"step": scope.numbers or [None], "ts_ns": scope.lows, "end_ns": scope.highs}
+    windows = pl.DataFrame(bounds, schema_overrides={"step": pl.Int32})
     roofs = roofs_of(trace.devices, None, None)
     total = mfu_of(work, windows, trace.spans, trace.ops, trace.kernels, roofs, by="all").row(0, named=True)
     ratio, known, reason = total["mfu_ratio"], total["known_ratio"], total["reason"]

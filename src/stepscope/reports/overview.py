@@ -15,7 +15,7 @@ from stepscope.analyses.advice.recommendations import Facts
 from stepscope.analyses.common.device_work import label_devices, on_devices
 from stepscope.analyses.common.windows import recorded
 from stepscope.analyses.critical_path.predictions import gains, replayed_program, tables_of
-from stepscope.analyses.kernels.kernels import kernels
+from stepscope.analyses.kernels.kernels import kernel_times
 from stepscope.analyses.program.operators import operators
 from stepscope.analyses.resources.memory import device_memory
 from stepscope.core import files
@@ -146,9 +146,7 @@ def summarise_file(
         report = _own_report(trace)
         if report is not None:
             return report  # not cached: that of dumps depends on all files of a folder
-        summary = summarise(trace)
-        if most_calls:
-            summary = replace(summary, calls=packed_calls(trace, most_calls))
+        summary = summarise(trace, most_calls)
     except StepscopeError as error:
         return error.with_traceback(None)
     if key is not None:
@@ -174,23 +172,27 @@ def _in_turn(function: Callable[[str], Outcome], paths: Sequence[str]) -> list[O
     return [function(path) for path in paths]
 
 
-def summarise(trace: Trace) -> Summary:
-    """The summary of one trace."""
+def summarise(trace: Trace, most_calls: int = 0) -> Summary:
+    """The summary of one trace, with so many of its collective calls."""
     other = _without_profile(trace)
     if other is not None:
-        return other
+        return replace(other, calls=packed_calls(trace, most_calls)) if most_calls else other
     spans = trace.spans
+    own_work = work_of(trace) if spans["category"].is_in(DEVICE_WORK).any() else None
     with threads_for(spans.height) as start:
-        return _summary_of_profile(trace, start)
+        summary = _summary_of_profile(trace, own_work, start)
+    return replace(summary, calls=packed_calls(trace, most_calls, own_work)) if most_calls else summary
 
 
-def _summary_of_profile(trace: Trace, start: Start) -> Summary:
-    """The summary of a trace with a timeline; `start` begins what needs nothing of the rest."""
-    spans, scope = trace.spans, scope_of(trace)
-    program, own_work = start(replayed_program, tables_of(trace)), None
+def _summary_of_profile(trace: Trace, own_work: pl.DataFrame | None, start: Start) -> Summary:
+    """The summary of a trace with a timeline; `start` begins what needs nothing of the rest.
+
+    `own_work` is that of `work_of`; None without any.
+    """
+    spans, scope = trace.spans, scope_of(trace, own_work)
+    program = start(replayed_program, tables_of(trace))
     of_operators = start(_operators, trace)
-    if spans["category"].is_in(DEVICE_WORK).any():
-        own_work = work_of(trace)
+    if own_work is not None:
         of_mfu = start(mfu_at_a_glance, trace, own_work, scope)
     divided: DeviceTime | HostTime | None
     divided = device = None if own_work is None else device_time(trace, scope, own_work)
@@ -200,7 +202,7 @@ def _summary_of_profile(trace: Trace, start: Start) -> Summary:
     tables: list[Block] = [*([] if serving is None else [serving.block()]), *of_requests]
     tables += [] if per_operator is None else [operator_block(per_operator)]
     if device is not None:
-        tables += _kernel_tables(trace)
+        tables += _kernel_tables(device.work)
     elif has_host_work(spans) and (per_operator is not None or scope.numbers):
         divided = host_time(trace, per_operator, scope)
     if not tables:
@@ -336,11 +338,9 @@ def _operators(trace: Trace) -> pl.DataFrame | None:
         return None
 
 
-def _kernel_tables(trace: Trace) -> list[Block]:
-    try:
-        return [kernel_block(kernels(trace.spans, trace.tracks))]
-    except MissingTable:  # copies and fills alone
-        return []
+def _kernel_tables(work: pl.DataFrame) -> list[Block]:
+    times = kernel_times(work)
+    return [] if times.is_empty() else [kernel_block(times)]  # copies and fills alone are no kernels
 
 
 def _devices(trace: Trace, device: DeviceTime | None) -> tuple[str, ...]:
@@ -369,7 +369,7 @@ def _pids(trace: Trace) -> tuple[int, ...]:
 
 
 def _used(device: DeviceTime) -> pl.DataFrame:
-    return on_devices(device.work).select("device_id").unique(maintain_order=True)
+    return on_devices(device.work)[["device_id"]].unique(maintain_order=True)
 
 
 def _peak(trace: Trace, memory: pl.DataFrame) -> Memory | None:

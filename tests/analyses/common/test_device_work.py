@@ -62,6 +62,11 @@ def test_linked_only_follows_launch_records_in_a_trace_without_arrows() -> None:
 def test_groups_come_sorted_with_null_last() -> None:
     frame = pl.DataFrame({"rank": [None, 1, 0, 1]}, schema={"rank": pl.Int32})
     assert [(key, part.height) for key, part in groups_of(frame, ["rank"])] == [((0,), 1), ((1,), 2), ((None,), 1)]
+    one = frame.filter(pl.col("rank") == 1)
+    assert [(key, part.height) for key, part in groups_of(one, ["rank"])] == [((1,), 2)]
+    unknown = frame.filter(pl.col("rank").is_null())
+    assert [(key, part.height) for key, part in groups_of(unknown, ["rank"])] == [((None,), 1)]
+    assert groups_of(frame.clear(), ["rank"]) == []
 
 
 def test_devices_are_labelled_as_the_framework_calls_them() -> None:

@@ -9,7 +9,7 @@ from device_traces import HOST, STREAM_7, kernel, spans_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.analyses.common.span_lookup import at_or_around, callers, nearest_span, of_spans, own_time
+from stepscope.analyses.common.span_lookup import at_or_around, callers, in_rows, nearest_span, of_spans, own_time
 from stepscope.core.intervals import enclosing
 from stepscope.core.schema import FRAMES
 
@@ -28,6 +28,12 @@ def test_values_of_spans_are_found_in_whole_and_in_filtered_tables() -> None:
     assert of_spans(SPANS_6, ids, "ts_ns").to_list() == [40, None, 20, 0]
     assert of_spans(SPANS_6.filter(pl.col("span_id") != 0), ids, "ts_ns").to_list() == [40, None, 20, None]
     assert of_spans(SPANS_6.head(0), ids, "ts_ns").to_list() == [None] * 4
+    assert of_spans(SPANS_6.sort("ts_ns", descending=True).head(3), ids, "ts_ns").to_list() == [40, None, 20, None]
+
+
+def test_values_are_those_of_the_rows_that_are_asked_for() -> None:
+    assert in_rows(SPANS_6["ts_ns"], np.array([5, 0, 5])).to_list() == [40, 0, 40]
+    assert in_rows(SPANS_6["name"], np.empty(0, np.int64)).to_list() == []
 
 
 def test_the_nearest_span_is_that_span_or_one_around_it() -> None:

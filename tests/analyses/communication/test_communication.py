@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import polars as pl
 import pytest
@@ -7,6 +9,7 @@ from device_traces import BACKWARD, HOST, OTHER_DEVICE, STREAM_7, STREAM_8, TRAC
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from stepscope.analyses.common.device_work import device_work
 from stepscope.analyses.communication.communication import (
     ANALYSIS,
     COMMUNICATION_SUMMARY,
@@ -17,6 +20,9 @@ from stepscope.analyses.communication.communication import (
 from stepscope.core.errors import MissingTable
 from stepscope.core.schema import COLLECTIVES, OPS
 from stepscope.core.trace import Meta, Trace
+
+if TYPE_CHECKING:
+    from stepscope.core.intervals import Intervals
 
 ALLREDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 
@@ -29,7 +35,8 @@ def calls(
     spans: pl.DataFrame, collectives: pl.DataFrame | None = None, ops: pl.DataFrame | None = None
 ) -> list[dict[str, object]]:
     known = COLLECTIVES.empty() if collectives is None else collectives
-    found, _ = collective_calls(spans, TRACKS_5, known, OPS.empty() if ops is None else ops, communication="any")
+    work = device_work(spans, TRACKS_5, needed_by=None)
+    found, _ = collective_calls(spans, TRACKS_5, known, OPS.empty() if ops is None else ops, work)
     return found.to_dicts()
 
 
@@ -143,13 +150,17 @@ def test_what_computes_is_on_devices_or_else_on_the_host_outside_of_collectives(
         (HOST, 12, 5, "aten::copy_", "operator"), (HOST, 60, 10, "record_param_comms", "operator"),
         (BACKWARD, 25, 10, "aten::add", "operator"), (BACKWARD, 80, 10, "mine", "user_range"),
     )  # fmt: skip
-    none = COLLECTIVES.empty(), OPS.empty()
-    _, computing = collective_calls(spans_of(*host), TRACKS_5, *none, communication="library")
+
+    def computing_of(spans: pl.DataFrame) -> dict[int | None, Intervals]:
+        work = device_work(spans, TRACKS_5, needed_by=None, communication="library")
+        return collective_calls(spans, TRACKS_5, COLLECTIVES.empty(), OPS.empty(), work)[1]
+
+    computing = computing_of(spans_of(*host))
     assert [part.tolist() for part in computing[3]] == [[0, 25], [10, 50]]
     device = (kernel(STREAM_7, 5, 5), kernel(STREAM_7, 20, 9, ALLREDUCE), kernel(OTHER_DEVICE, 8, 4))
-    _, computing = collective_calls(spans_of(*host, *device), TRACKS_5, *none, communication="library")
+    computing = computing_of(spans_of(*host, *device))
     assert [part.tolist() for part in computing[3]] == [[5], [12]]
-    _, computing = collective_calls(spans_of(*host[1:2]), TRACKS_5, *none, communication="library")
+    computing = computing_of(spans_of(*host[1:2]))
     assert [part.tolist() for part in computing[3]] == [[], []]
 
 

@@ -4,7 +4,8 @@ import polars as pl
 import pytest
 from device_traces import HOST, STREAM_7, STREAM_8, TRACKS_5, kernel, spans_of
 
-from stepscope.analyses.kernels.kernels import ANALYSIS, KERNEL_SUMMARY, kernels
+from stepscope.analyses.common.device_work import device_work
+from stepscope.analyses.kernels.kernels import ANALYSIS, KERNEL_SUMMARY, kernel_times, kernels
 from stepscope.core.errors import MissingTable
 from stepscope.core.schema import KERNEL_METRICS, KERNELS
 from stepscope.core.trace import Meta, Trace
@@ -121,3 +122,10 @@ def test_the_analysis_returns_what_its_table_declares() -> None:
     for by in ("name", "op", "launch", "stream"):
         got = ANALYSIS(trace, by=by)
         assert dict(got.schema) == {name: KERNEL_SUMMARY.dtypes[name] for name in got.columns}
+
+
+def test_times_of_kernels_are_the_first_columns_of_kernels() -> None:
+    columns = ["name", "calls", "total_ns", "share_ratio"]
+    work = device_work(SPANS_8, TRACKS_5, needed_by=None)
+    assert kernel_times(work).select(columns).equals(kernels(SPANS_8, TRACKS_5).select(columns))
+    assert kernel_times(work.filter(pl.col("category") != "kernel")).is_empty()

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from jobs import part
 
 from stepscope import load
+from stepscope.analyses.common.device_work import device_work
 from stepscope.analyses.ranks.calls import (
     CALLS,
     MOST_NAMES,
@@ -31,6 +32,13 @@ REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
 
 def calls(*rows):
     return rank_calls(Trace(Meta("x", "kineto", rank=1), {"tracks": TRACKS_5, "spans": spans_of(*rows)})).calls
+
+
+def test_calls_are_the_same_from_device_work_that_is_known_already():
+    made = trace(kernel(STREAM_8, 0, 10, REDUCE), kernel(STREAM_7, 5, 20), kernel(STREAM_8, 50, 10, REDUCE))
+    known = rank_calls(made, device_work(made.spans, made.tracks, needed_by=None))
+    assert known.calls.equals(rank_calls(made).calls)
+    assert known.work.equals(rank_calls(made).work)
 
 
 def test_a_call_tells_what_was_done_before_it():
@@ -133,11 +141,13 @@ def trace(*rows, **tables: pl.DataFrame) -> Trace:
     return Trace(Meta("x", "kineto"), {"tracks": TRACKS_5, "spans": spans_of(*rows)} | tables)
 
 
+def of_kernels(made: Trace) -> pl.DataFrame:
+    return work_of(made, device_work(made.spans, made.tracks, needed_by=None))
+
+
 def test_kernels_that_compute_are_summed_by_name():
-    result = work_of(
-        trace(kernel(STREAM_7, 0, 10), kernel(STREAM_7, 20, 30), kernel(STREAM_7, 60, 5, "ncclDevKernel_AllReduce")),
-        on_device=True,
-    )
+    rows = kernel(STREAM_7, 0, 10), kernel(STREAM_7, 20, 30), kernel(STREAM_7, 60, 5, "ncclDevKernel_AllReduce")
+    result = of_kernels(trace(*rows))
     assert result.rows() == [("gemm", 2, 40)]
 
 
@@ -149,18 +159,18 @@ def test_operators_count_without_those_inside_and_without_collectives():
         (HOST, 300, 9, "record_param_comms", "operator"),
     ]
     spans = spans_of(*rows, parent_id=pl.Series([None, 0, None, None], dtype=pl.UInt32))
-    result = work_of(Trace(Meta("x", "kineto"), {"tracks": TRACKS_5, "spans": spans}), on_device=False)
+    result = work_of(Trace(Meta("x", "kineto"), {"tracks": TRACKS_5, "spans": spans}), None)
     assert sorted(result.rows()) == [("aten::linear", 1, 50), ("aten::mm", 1, 50)]
 
 
 def test_names_beyond_the_most_are_one_row():
-    result = work_of(trace(*[kernel(STREAM_7, 10 * i, 5, f"k{i}") for i in range(MOST_NAMES + 9)]), on_device=True)
+    result = of_kernels(trace(*[kernel(STREAM_7, 10 * i, 5, f"k{i}") for i in range(MOST_NAMES + 9)]))
     assert result.height == MOST_NAMES + 1
     assert result.row(-1) == (None, 9, 45)
 
 
 def test_a_trace_without_operators_computed_nothing():
-    assert work_of(trace((HOST, 0, 5, "gloo:barrier", "operator")), on_device=False).is_empty()
+    assert work_of(trace((HOST, 0, 5, "gloo:barrier", "operator")), None).is_empty()
 
 
 def test_resources_are_means_within_the_window_of_this_process_and_the_machine():
@@ -183,7 +193,7 @@ ENGINE = "autograd::engine::evaluate_function: MmBackward0"
 
 def phases(*rows, on_device: bool = False) -> dict[str, list[tuple[int, int]]]:
     trace = Trace(Meta("x", "kineto"), {"tracks": TRACKS_5, "spans": spans_of(*rows)})
-    result = phase_intervals(trace, on_device=on_device)
+    result = phase_intervals(trace, device_work(trace.spans, trace.tracks, needed_by=None) if on_device else None)
     return {name: list(zip(*(a.tolist() for a in iv), strict=True)) for name, iv in result.items()}
 
 

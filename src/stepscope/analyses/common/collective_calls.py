@@ -74,15 +74,17 @@ def named_calls(rows: pl.DataFrame, spans: pl.DataFrame, collectives: pl.DataFra
     that names a library; call_id, the first known of both and of the span itself; and collective: as recorded, else the
     kind that the operator names, else the kind that the span's own name says, else that name.
     """
-    recorded_ids = collectives["span_id"].unique()
+    recorded_ids = collectives["span_id"].to_numpy()
     recorded = nearest_span(spans, rows["caller"], lambda ids: np.isin(ids, recorded_ids))
     operator = nearest_span(spans, rows["caller"], lambda ids: _names_library(spans, ids))
     rows = rows.with_columns(
         call_id=pl.coalesce(recorded, operator, "span_id"),
-        record=pl.when(pl.col("span_id").is_in(recorded_ids.implode())).then("span_id").otherwise(recorded),
+        record=pl.when(pl.Series(np.isin(rows["span_id"].to_numpy(), recorded_ids)))
+        .then("span_id")
+        .otherwise(recorded),
         operator=operator,
     )
-    known = collectives.select("span_id", "collective").unique("span_id", keep="first")
+    known = collectives[["span_id", "collective"]].unique("span_id", keep="first")
     known = rows.select(span_id="record").join(known, on="span_id", how="left", maintain_order="left")
     own = of_spans(spans, rows["span_id"], "name")
     return rows.with_columns(
@@ -150,6 +152,8 @@ def _outer(
     """Rows from low to high that are wanted and not within a wanted parent: no other matters to a union of them all."""
     starts, durations, wanted = columns
     rows = low + np.flatnonzero(wanted[low:high])
+    if not rows.size:
+        return rows
     above = parents[low:high].cast(pl.Int64).fill_null(-1).to_numpy()[rows - low]
     inside = (above >= 0) & wanted[above] & (starts[above] + durations[above] >= starts[rows] + durations[rows])
     outer: NDArray[np.int64] = rows[~inside]

@@ -60,7 +60,7 @@ def device_work(
         .cast(pl.Int8)
     )
     work = work.with_columns(end_ns=pl.col("ts_ns") + pl.col("dur_ns"), sort=sort)
-    where = tracks.select("track_id", "rank", "device_id", "stream")
+    where = tracks[["track_id", "rank", "device_id", "stream"]]
     return _placed(work.join(where, on="track_id", how="left", maintain_order="left"))
 
 
@@ -85,8 +85,15 @@ def on_devices(work: pl.DataFrame) -> pl.DataFrame:
 
 def groups_of(work: pl.DataFrame, keys: Sequence[str]) -> list[tuple[tuple[int | None, ...], pl.DataFrame]]:
     """The work of each combination of `keys`, sorted by them, null last."""
+    if work.height and all(_is_one_value(work[key]) for key in keys):
+        return [(tuple(work[key][0] for key in keys), work)]  # the usual case, in which nothing has to be moved
     parts = work.partition_by(keys, as_dict=True)
     return sorted(parts.items(), key=lambda item: [(value is None, value or 0) for value in item[0]])
+
+
+def _is_one_value(values: pl.Series) -> bool:
+    n_null = values.null_count()
+    return n_null == values.len() or (not n_null and values.min() == values.max())
 
 
 def label_devices(frame: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
@@ -107,7 +114,7 @@ class Occupied(msgspec.Struct, frozen=True):
 
 def occupied(work: pl.DataFrame) -> Occupied:
     """When this work of one device occupied it, by kind."""
-    work = work.sort("ts_ns")  # one sort serves every union below
+    work = work[["ts_ns", "end_ns", "sort"]].sort("ts_ns")  # one sort serves every union below
     starts, ends, sort = (work[c].to_numpy() for c in ("ts_ns", "end_ns", "sort"))
 
     def of(*sorts: int) -> Intervals:
@@ -182,7 +189,7 @@ def hidden_ns(work: pl.DataFrame, rows: pl.DataFrame, by: str) -> pl.Series:
 
     `by` is a field of `Occupied`: `computation` hides communication, `kernels` hide copies. Units: ns.
     """
-    numbered = rows.select("rank", "device_id", "ts_ns", "end_ns").with_row_index("row")
+    numbered = rows[["rank", "device_id", "ts_ns", "end_ns"]].with_row_index("row")
     times = {key: getattr(occupied(mine), by) for key, mine in groups_of(work, ("rank", "device_id"))}
     parts = [
         mine.select("row", hidden=pl.Series(covered(times[key], mine["ts_ns"].to_numpy(), mine["end_ns"].to_numpy())))

@@ -7,6 +7,8 @@ outlasts the function, so what happens in the range later is not in that functio
 
 from __future__ import annotations
 
+import operator
+from functools import reduce
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
 
     from stepscope.core.intervals import Bools, Ints
 
-_NONE = 2**32 - 1  # no span has this id
+#: No span has this id, nor this row number.
+NO_ROW = 2**32 - 1
 
 
 def at_or_around(spans: pl.DataFrame, wanted: Bools, rows: Ints | None = None, *, itself: bool = True) -> Ints:
@@ -111,9 +114,9 @@ def nearest_span(spans: pl.DataFrame, ids: pl.Series, wanted: Callable[[Ints], B
     """
     have = spans["span_id"]
     span_ids, starts, lengths = have.to_numpy(), spans["ts_ns"].to_numpy(), spans["dur_ns"].to_numpy()
-    first, parents = (_rows(have, column) for column in (ids, spans["parent_id"]))
-    at, nearest = first, np.full(ids.len(), _NONE, np.uint32)
-    pending = np.flatnonzero(at != _NONE)
+    first, parents = (row_numbers(have, column) for column in (ids, spans["parent_id"]))
+    at, nearest = first, np.full(ids.len(), NO_ROW, np.uint32)
+    pending = np.flatnonzero(at != NO_ROW)
     at = at[pending]
     while pending.size:
         began = first[pending]
@@ -122,17 +125,20 @@ def nearest_span(spans: pl.DataFrame, ids: pl.Series, wanted: Callable[[Ints], B
         stands = wanted(span_ids[at]) & ~(further & (starts[at] + lengths[at] <= starts[began]))
         nearest[pending[stands]] = span_ids[at[stands]]
         pending, at = pending[~stands], parents[at[~stands]]
-        pending, at = pending[at != _NONE], at[at != _NONE]
-    return pl.Series(nearest).set(pl.Series(nearest == _NONE), None)
+        pending, at = pending[at != NO_ROW], at[at != NO_ROW]
+    return pl.Series(nearest).set(pl.Series(nearest == NO_ROW), None)
 
 
-def _rows(have: pl.Series, ids: pl.Series) -> NDArray[np.uint32]:
-    """The rows of a table with these span ids, at which others are found; `_NONE` for null and what is not there."""
-    if not _is_numbered(have):
-        rows = have.to_frame("id").with_row_index("row")
-        ids = ids.to_frame("id").join(rows, on="id", how="left", maintain_order="left")["row"]
-    ids = ids.cast(pl.UInt32)
-    return (ids.fill_null(_NONE) if ids.null_count() else ids).to_numpy()
+def row_numbers(have: pl.Series, ids: pl.Series) -> NDArray[np.uint32]:
+    """The rows of a table with these span ids, at which others are found; `NO_ROW` for null and what is not there."""
+    wanted = ids.cast(pl.UInt32)
+    rows: NDArray[np.uint32] = (wanted.fill_null(NO_ROW) if wanted.null_count() else wanted).to_numpy()
+    if _is_numbered(have):
+        return rows
+    known = have.to_numpy()  # looked up in NumPy: a join of the two is planned for as long as it takes
+    order = np.argsort(known, kind="stable")
+    at = np.append(order, NO_ROW)[np.searchsorted(known, rows, sorter=order)]
+    return np.where(np.append(known, NO_ROW)[np.minimum(at, known.size)] == rows, at, NO_ROW).astype(np.uint32)
 
 
 def of_spans(spans: pl.DataFrame, ids: pl.Series, column: str) -> pl.Series:
@@ -140,10 +146,13 @@ def of_spans(spans: pl.DataFrame, ids: pl.Series, column: str) -> pl.Series:
     have = spans["span_id"]
     if _is_numbered(have):
         return spans[column][ids.cast(pl.UInt32)]  # unlike `gather` it plans no query
-    looked_up = ids.to_frame("span_id").join(
-        spans.select("span_id", column), on="span_id", how="left", maintain_order="left"
-    )
-    return looked_up[column]
+    rows = pl.Series(row_numbers(have, ids))
+    return spans[column][rows.set(rows == NO_ROW, None)]
+
+
+def in_rows(values: pl.Series, rows: Ints) -> pl.Series:
+    """The values in rows of these numbers, all of which are there: `gather` without planning a query."""
+    return values[pl.Series(rows.astype(np.uint32))]
 
 
 def _is_numbered(have: pl.Series) -> bool:
@@ -164,13 +173,16 @@ def most_of(
     """
     if ids.is_empty() or not weights.sum():
         return None
-    known = spans["name"].filter(spans["category"].is_in(list(categories)))
-    own = known.unique().cast(pl.String)
+    category = spans["category"]
+    is_one = reduce(operator.or_, (category == wanted for wanted in categories))  # `is_in` plans a query
+    if not is_one.any():
+        return None
+    own = spans["name"].filter(is_one).unique().cast(pl.String)
     own = own.filter(map_names(own, is_own_code, pl.Boolean()))
     wanted = own.cast(spans["name"].dtype)
     if wanted.is_empty():
         return None
-    mask = spans["category"].is_in(list(categories)) & spans["name"].is_in(wanted.implode())
+    mask = is_one & spans["name"].is_in(wanted.implode())
     is_wanted = mask.fill_null(value=False).to_numpy()
     around = nearest_span(spans, ids, lambda at: is_wanted[at])
     whole = weights.sum()

@@ -63,14 +63,14 @@ def step_windows(steps: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
     Units: ns.
     """
     rows = host_windows(steps).rename({"ts_ns": "host_ts_ns", "dur_ns": "host_ns"})
-    ranks = rows["rank"].unique(maintain_order=True)
-    if len(ranks) > 1:
+    if rows["rank"].n_unique() > 1:
+        ranks = rows["rank"].unique(maintain_order=True)
         windows = pl.concat([_windows_of_rank(of_rank(rows, rank), of_rank(work, rank)) for rank in ranks])
     else:
         windows = _windows_of_rank(rows, work)
     windows = windows.with_columns(window_ns=pl.col("end_ns") - pl.col("ts_ns"))
     columns = ("ts_ns", "end_ns", "window_ns", "host_ts_ns", "host_ns", "host_window_ns", "late_ns")
-    return windows.select("step", "rank", "source", *columns).sort("ts_ns", "host_ts_ns")
+    return windows[["step", "rank", "source", *columns]].sort("ts_ns", "host_ts_ns")
 
 
 def of_rank(rows: pl.DataFrame, rank: int | None) -> pl.DataFrame:
@@ -89,15 +89,16 @@ def _windows_of_rank(rows: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
         "step", "rank", ts_ns="host_ts_ns", dur_ns="host_ns", end_ns=pl.col("host_ts_ns") + pl.col("host_ns")
     )
     numbers = rows["step"]
-    followed = (numbers.shift(-1) == numbers + 1).fill_null(value=False).to_numpy()
-    bounds = host if work.is_empty() else device_steps(host, work)
+    followed = np.append(np.diff(numbers.to_numpy()) == 1, False)[: numbers.len()]
+    queued = _queued_by(host, work)
+    bounds = host if work.is_empty() else _on_device(host, queued, work)
     if ((bounds["end_ns"] <= bounds["ts_ns"]) & (host["dur_ns"] > 0)).any():
         bounds = host
     low, high = bounds["ts_ns"].to_numpy(), bounds["end_ns"].to_numpy()
     until_next = np.append(low[1:], high[-1:])
     # Spans of damaged traces may overlap; the later step begins where it says.
     high = np.where(followed, until_next, np.minimum(high, np.maximum(until_next, low)))
-    late = _queued_by(host, work)["done_ns"] - host["end_ns"]
+    late = queued["done_ns"] - host["end_ns"]
     return rows.with_columns(ts_ns=pl.Series(low), end_ns=pl.Series(high), late_ns=late)
 
 
@@ -112,25 +113,30 @@ def device_steps(steps: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
     Units: ns. Source: the step boundaries of the TensorBoard profiler plugin, which drops trailing steps besides.
     """
     rows = steps.sort("ts_ns").select("step", "rank", "ts_ns", end_ns=pl.col("ts_ns") + pl.col("dur_ns"))
-    loose = work.filter(pl.col("launch_id").is_null())
-    rows = pl.concat([rows, _queued_by(rows, work).drop("step")], how="horizontal")
-    begin = rows["ts_ns"].to_numpy()
+    return _on_device(rows, _queued_by(rows, work), work)
+
+
+def _on_device(steps: pl.DataFrame, queued: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
+    """`device_steps` of steps in order of time, with `end_ns`. `queued` is what `_queued_by` returns."""
+    begin = steps["ts_ns"].to_numpy()
     if begin.size == 0:
-        return rows.select("step", "rank", "ts_ns", "end_ns")
-    free = _free_from(rows["begun_ns"][0], loose, begin[:1]) if loose.height < work.height else begin[:1]
-    done = rows.select(pl.max_horizontal("end_ns", "done_ns")).to_series().to_numpy()
+        return steps[["step", "rank", "ts_ns", "end_ns"]]
+    loose = work.filter(work["launch_id"].is_null())
+    free = _free_from(queued["begun_ns"][0], loose, begin[:1]) if loose.height < work.height else begin[:1]
+    done = pl.select(pl.max_horizontal(steps["end_ns"], queued["done_ns"])).to_series().to_numpy()
     end = np.maximum(np.maximum.accumulate(done), free)
     begin = np.maximum(begin, np.concatenate((free, end[:-1])))
-    return rows.select("step", "rank").with_columns(ts_ns=pl.Series(begin), end_ns=pl.Series(end))
+    return steps[["step", "rank"]].with_columns(ts_ns=pl.Series(begin), end_ns=pl.Series(end))
 
 
 def _queued_by(steps: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
     """When the device begins and ends the work of each step: begun_ns, done_ns; null for a step that queued none."""
-    linked = work.filter(pl.col("launch_id").is_not_null())
+    times = work[["step", "ts_ns", "end_ns"]]
+    linked = times.filter(work["launch_id"].is_not_null())
     # Without any launch record, work counts for the step in which it ran.
-    own = (work if linked.is_empty() else linked).group_by("step")
+    own = (times if linked.is_empty() else linked).group_by("step")
     queued = own.agg(done_ns=pl.col("end_ns").max(), begun_ns=pl.col("ts_ns").min())
-    return steps.select("step").join(queued, on="step", how="left", maintain_order="left")
+    return steps[["step"]].join(queued, on="step", how="left", maintain_order="left")
 
 
 def _free_from(begun_ns: int | None, loose: pl.DataFrame, start: Ints) -> Ints:
@@ -147,7 +153,7 @@ def _free_from(begun_ns: int | None, loose: pl.DataFrame, start: Ints) -> Ints:
 
 def whole(spans: pl.DataFrame) -> tuple[int, int]:
     """First start and last end of operators, data loading and device work, else of all spans. Units: ns."""
-    profiled = spans.filter(spans["category"].is_in(("operator", "dataloader", *DEVICE_WORK)))
+    profiled = spans[["ts_ns", "dur_ns"]].filter(spans["category"].is_in(("operator", "dataloader", *DEVICE_WORK)))
     return extent_ns(spans if profiled.is_empty() else profiled)
 
 
@@ -157,7 +163,7 @@ def recorded(spans: pl.DataFrame) -> tuple[int, int]:
     The recorder's own work (flushing of buffers, setting up) is left out, and so is what was recorded of the scheduler,
     which may last longer than the profile. Units: ns.
     """
-    of_program = spans.filter(~spans["category"].is_in(_NOT_OF_PROGRAM))
+    of_program = spans[["ts_ns", "dur_ns"]].filter(~spans["category"].is_in(_NOT_OF_PROGRAM))
     return extent_ns(spans if of_program.is_empty() else of_program)
 
 

@@ -126,7 +126,8 @@ def communication(
     group.
     Raises MissingTable (no collectives; by step: no steps), UnknownName (by).
     """
-    parts, computing = collective_calls(spans, tracks, collectives, ops, communication=communication)
+    work = device_work(spans, tracks, needed_by=None, communication=communication)
+    parts, computing = collective_calls(spans, tracks, collectives, ops, work)
     if parts.is_empty():
         hint = "traces of distributed jobs have them, as kernels or operators of NCCL, RCCL, Gloo, …"
         raise MissingTable("collectives", needed_by="communication", hint=hint)
@@ -225,16 +226,17 @@ def _merged(parts: pl.DataFrame, keys: tuple[str, ...], computing: dict[int | No
 
 
 def collective_calls(
-    spans: pl.DataFrame, tracks: pl.DataFrame, collectives: pl.DataFrame, ops: pl.DataFrame, *, communication: str
+    spans: pl.DataFrame, tracks: pl.DataFrame, collectives: pl.DataFrame, ops: pl.DataFrame, work: pl.DataFrame
 ) -> tuple[pl.DataFrame, dict[int | None, Intervals]]:
     """One row per interval of a collective, by span_id; and when each rank computed. Units: ns, bytes.
+
+    `work` is what `device_work` returns, perhaps empty.
 
     Columns: rank, step, ts_ns, dur_ns, call_id (the same for all intervals of a call), collective, dtype, in_bytes and
     out_bytes (of the whole call), its group, number and ends as in the `collectives` table, and measured: `device`;
     `host`, an operator that lasts as long as the transfer; or `call`, an operator that may only queue it.
     """
     collectives = collectives.filter(~pl.col("collective").cast(pl.String).is_in(_NO_TRANSFER))
-    work = device_work(spans, tracks, needed_by=None, communication=communication)
     device = work.filter(pl.col("sort") == COMMUNICATION)
     host = _on_host(spans, tracks, collectives, only_host_libraries=not device.is_empty())
     shared = ("span_id", "rank", "step", "ts_ns", "dur_ns")
@@ -255,7 +257,8 @@ def _on_host(
     Where a device communicates, only operators of host libraries count, as all others have kernels. Otherwise these are
     the operators of any library; if there are none, what is recorded as a collective; else PyTorch's own calls.
     """
-    host = spans.filter(pl.col("category").is_in(HOST))
+    columns = ["span_id", "parent_id", "track_id", "step", "ts_ns", "dur_ns", "name"]
+    host = spans[columns].filter(spans["category"].is_in(HOST))
     host = host.with_columns(library=map_names(host["name"], library_of, pl.String()))
     timed = pl.col("library").is_in(_TIMED)
     operators = host.filter(timed if only_host_libraries else pl.col("library") != "c10d")
@@ -266,7 +269,7 @@ def _on_host(
     chosen = operators["span_id"]
     inside = nearest_span(spans, operators["parent_id"], lambda ids: np.isin(ids, chosen))
     operators = operators.with_columns(measured=pl.when(timed).then(pl.lit("host")).otherwise(pl.lit("call")))
-    return operators.filter(inside.is_null()).join(tracks.select("track_id", "rank"), on="track_id", how="left")
+    return operators.filter(inside.is_null()).join(tracks[["track_id", "rank"]], on="track_id", how="left")
 
 
 def _described(rows: pl.DataFrame, spans: pl.DataFrame, collectives: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
@@ -292,8 +295,8 @@ def _described(rows: pl.DataFrame, spans: pl.DataFrame, collectives: pl.DataFram
 def _inputs(ops: pl.DataFrame, operators: pl.Series) -> pl.DataFrame:
     """Bytes and element type of the inputs of operators, where shapes and types are recorded."""
     keys = ["input_shapes", "input_types"]
-    called = ops.filter(pl.col("span_id").is_in(operators.drop_nulls().unique().implode())).select("span_id", *keys)
-    sorts = called.select(keys).unique()
+    called = ops[["span_id", *keys]].filter(pl.col("span_id").is_in(operators.implode()))
+    sorts = called[keys].unique()
     sizes = pl.DataFrame(
         [_size(*sort) for sort in sorts.iter_rows()],
         schema={"input_bytes": pl.Int64(), "input_dtype": pl.String()},

@@ -83,7 +83,7 @@ def uses_matrix_units(work: pl.DataFrame, kernels: pl.DataFrame) -> pl.Series:
     by_name = map_names(work["name"], is_tensor_core, pl.Boolean())
     if kernels.is_empty():
         return by_name
-    side = kernels.select("span_id", "tensor_core")
+    side = kernels[["span_id", "tensor_core"]]
     return work.join(side, on="span_id", how="left", maintain_order="left")["tensor_core"].fill_null(by_name)
 
 

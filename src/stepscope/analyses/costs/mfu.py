@@ -140,7 +140,7 @@ def _steps_of(work: pl.DataFrame, windows: pl.DataFrame) -> pl.Series:
 
 def _kernels_of_products(work: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     """Kernels of matrix products: step, call_id, dur_ns, known, and why their operations are unknown."""
-    ran = work.filter(pl.col("category") == "kernel").select("step", "call_id", "name", "dur_ns", "tensor_core")
+    ran = work.filter(pl.col("category") == "kernel")[["step", "call_id", "name", "dur_ns", "tensor_core"]]
     named = pl.when(pl.col("reason") == NO_FORMULA).then(pl.format("no formula for {}", "name")).otherwise("reason")
     of_call = calls.select(
         "call_id", known=pl.col("matrix").fill_null(value=False) & pl.col("flop").is_not_null(), why=named

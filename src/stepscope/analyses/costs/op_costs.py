@@ -14,12 +14,12 @@ import polars as pl
 from msgspec.structs import replace
 
 from stepscope.analyses.common.batch_names import Part, batch_of
-from stepscope.analyses.common.span_lookup import at_or_around
+from stepscope.analyses.common.span_lookup import at_or_around, in_rows
 from stepscope.analyses.costs.arguments import PRECISION, Arguments, Unclear
 from stepscope.analyses.costs.matrix import MATRIX, Cost
 from stepscope.analyses.costs.rows import ROWS
 from stepscope.core.intervals import Bools, Ints, nearest, union_by
-from stepscope.core.names import kernel_class
+from stepscope.core.names import kernel_class, map_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -199,11 +199,10 @@ def _outermost(rows: Ints, spans: pl.DataFrame, wanted: Bools) -> Ints:
 
 def _costs(calls: Ints, spans: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
     """Arguments and cost of these calls; each distinct set of arguments is computed once."""
-    frame = pl.DataFrame({"call_id": calls, "name": spans["name"].gather(pl.Series(calls))})
-    frame = frame.with_columns(_arguments(calls, ops))
-    frame = frame.with_columns(annotation=_annotations(frame, spans))
+    frame = pl.DataFrame({"call_id": calls, "name": in_rows(spans["name"], calls)})
+    frame = frame.with_columns(*_arguments(calls, ops), annotation=_annotations(frame, spans))
     keys = ["name", *ARGUMENTS, "annotation"]
-    distinct = frame.select(keys).unique(maintain_order=True)
+    distinct = frame[keys].unique(maintain_order=True)
     results = [cost_of(*row) for row in distinct.rows()]
     costs = [cost if isinstance(cost, Cost) else None for cost in results]
     distinct = distinct.with_columns(
@@ -234,11 +233,12 @@ def _arguments(calls: Ints, ops: pl.DataFrame) -> list[pl.Series]:
 
 def _annotations(calls: pl.DataFrame, spans: pl.DataFrame) -> pl.Series:
     """For calls that need it, the name of the enclosing range that gives the lengths of a pass's requests."""
-    paged = [name for name in calls["name"].unique().cast(pl.String).drop_nulls() if _paged(name) is not None]
-    needs = calls["name"].cast(pl.String).is_in(paged).fill_null(value=False).to_numpy()
+    is_paged = map_names(calls["name"], lambda name: _paged(name) is not None, pl.Boolean())
+    if not is_paged.any():
+        return pl.Series([None], dtype=spans["name"].dtype).new_from_index(0, calls.height)
+    needs = is_paged.fill_null(value=False).to_numpy()
     rows = np.full(calls.height, -1, np.int64)
-    if needs.any():
-        rows[needs] = at_or_around(spans, _spans_named(spans, is_pass), calls["call_id"].to_numpy()[needs])
+    rows[needs] = at_or_around(spans, _spans_named(spans, is_pass), calls["call_id"].to_numpy()[needs])
     known = pl.select(pl.when(pl.Series(rows >= 0)).then(pl.Series(rows))).to_series()
     return spans["name"].gather(known)
 

@@ -7,6 +7,7 @@ import re
 import numpy as np
 import polars as pl
 
+from stepscope.analyses.common.span_lookup import in_rows
 from stepscope.analyses.critical_path.threads import Threads
 from stepscope.analyses.critical_path.waits import LEAST_HELD, Limits, no_limits, usual
 from stepscope.core.intervals import Bools, Ints, covered, union
@@ -45,7 +46,7 @@ def loader_limits(spans: pl.DataFrame, threads: Threads) -> tuple[Limits, dict[i
     A loader without workers does the work on the thread itself; it is no wait.
     """
     rows = threads.row
-    is_fetch = (spans["category"].gather(rows) == "dataloader").to_numpy() & (threads.end > threads.start)
+    is_fetch = (in_rows(spans["category"], rows) == "dataloader").to_numpy() & (threads.end > threads.start)
     of_thread = np.repeat(np.arange(threads.track.size), np.diff(threads.cuts))
     limits, paces = no_limits(), {}
     fetches = np.flatnonzero(is_fetch)  # in order of threads
@@ -67,7 +68,7 @@ def _makes_batches(spans: pl.DataFrame, threads: Threads, thread: int, fetches: 
     if _ITSELF.search(name) or _WORKERS.search(name):
         return _ITSELF.search(name) is not None
     mine = threads.of(thread)
-    is_operator = (spans["category"].gather(threads.row[mine]) == "operator").to_numpy()
+    is_operator = (in_rows(spans["category"], threads.row[mine]) == "operator").to_numpy()
     busy = union(threads.start[mine][is_operator], threads.end[mine][is_operator])
     start, end = threads.start[fetches], threads.end[fetches]
     return bool(covered(busy, start, end).sum() > _PACED * (end - start).sum())

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 import polars as pl
 
+from stepscope.analyses.common.span_lookup import in_rows
 from stepscope.analyses.critical_path.threads import LONG_AGO, Threads, host_collectives, latest
 from stepscope.analyses.critical_path.waits import Handoffs, Waits
 from stepscope.analyses.critical_path.windows import Windows
@@ -219,15 +220,15 @@ def kinds_of(spans: pl.DataFrame, rows: Ints, *, has_device: bool) -> Ints:
 
 
 def _kinds(spans: pl.DataFrame, rows: Ints, *, has_device: bool) -> Ints:
-    category = spans["category"].gather(np.maximum(rows, 0))
+    category = in_rows(spans["category"], np.maximum(rows, 0))
     kinds: Ints = _CODE_OF_CATEGORY[category.to_physical().to_numpy()]
     calls = np.flatnonzero(kinds == KIND_CODE["runtime"])
-    waits = map_names(spans["name"].gather(np.maximum(rows[calls], 0)), is_sync_call, pl.Boolean())
+    waits = map_names(in_rows(spans["name"], np.maximum(rows[calls], 0)), is_sync_call, pl.Boolean())
     kinds[calls[waits.to_numpy()]] = KIND_CODE["sync"]
     kinds[host_collectives(spans, np.maximum(rows, 0))] = KIND_CODE["communication"]
     if not has_device:
         named = np.flatnonzero(category.is_in(("operator", "user_range")).to_numpy())
-        talks = talks_to_ranks(spans["name"].gather(np.maximum(rows[named], 0)))
+        talks = talks_to_ranks(in_rows(spans["name"], np.maximum(rows[named], 0)))
         kinds[named[talks.to_numpy()]] = KIND_CODE["communication"]
     return kinds
 
@@ -287,9 +288,9 @@ def like(
     spans: pl.DataFrame, threads: Threads, matches: Callable[[str], bool], categories: Sequence[str] = CATEGORIES
 ) -> Bools:
     """Which spans of the threads are of such a name and of one of these categories."""
-    wanted = spans["category"].gather(threads.row).is_in(categories).to_numpy().copy()
+    wanted = in_rows(spans["category"], threads.row).is_in(categories).to_numpy().copy()
     rows = np.flatnonzero(wanted)
-    wanted[rows] = map_names(spans["name"].gather(threads.row[rows]), matches, pl.Boolean()).to_numpy()
+    wanted[rows] = map_names(in_rows(spans["name"], threads.row[rows]), matches, pl.Boolean()).to_numpy()
     result: Bools = wanted
     return result
 

@@ -362,7 +362,7 @@ def near_median_program(
 ) -> Program:
     """The program of the median step and its neighbours. Raises MissingTable (no host side)."""
     spans, steps = near_median(spans, steps)
-    ops = ops.join(spans, on="span_id", how="semi")
+    ops = ops.filter(pl.Series(np.isin(ops["span_id"].to_numpy(), spans["span_id"].to_numpy())))
     return recorded_program(spans, tracks, steps, ops, arrows, event_waits, devices)
 
 

@@ -20,6 +20,7 @@ import polars as pl
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from stepscope.analyses.common.span_lookup import in_rows
 from stepscope.analyses.critical_path.contention import Contention, contention_of
 from stepscope.analyses.critical_path.events import crossings
 from stepscope.analyses.critical_path.forward_pass import SOURCE, Floats, Shape, shape_of
@@ -262,7 +263,7 @@ class Program(msgspec.Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def classes(self) -> NDArray[np.str_]:
         """The class of each piece of device work."""
-        return map_names(self.spans["name"].gather(self.work.row), kernel_class, pl.String()).to_numpy().astype(str)
+        return map_names(in_rows(self.spans["name"], self.work.row), kernel_class, pl.String()).to_numpy().astype(str)
 
 
 def program_of(

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 import polars as pl
 
+from stepscope.analyses.common.span_lookup import in_rows
 from stepscope.core.collectives import HOST_LIBRARIES, library_of
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import Intervals, Ints, enclosing, union
@@ -42,6 +43,7 @@ class Threads(msgspec.Struct, frozen=True):
     parent: Ints  # innermost span open at its start, as an index into these arrays; -1 if none
     active: tuple[Intervals, ...]  # of each thread
     n_active: Ints  # number of active spans of each thread
+    collectives: Ints  # which of these spans are collectives that run on the host
 
     def of(self, thread: int) -> slice:
         """The slice of the spans of a thread."""
@@ -72,21 +74,22 @@ def host_threads(spans: pl.DataFrame, tracks: pl.DataFrame) -> Threads:
     track = lane[np.flatnonzero(np.diff(lane, prepend=-1))]
     cuts = np.append(np.searchsorted(lane, track), lane.size)
     is_active = spans["category"].is_in(_ACTIVE).to_numpy()[row]
-    is_active[host_collectives(spans, row)] = True
+    collectives = host_collectives(spans, row)
+    is_active[collectives] = True
     active, n_active = [], []
     for low, high in pairwise(cuts):
         mine = is_active[low:high]
         active.append(union(start[low:high][mine], end[low:high][mine]))
         n_active.append(int(mine.sum()) if active[-1][0].size else 0)  # calls of no length are not active
-    return Threads(
-        track, cuts, row, start, end, enclosing(start, end, lane), tuple(active), np.array(n_active, np.int64)
-    )
+    parent = enclosing(start, end, lane)
+    return Threads(track, cuts, row, start, end, parent, tuple(active), np.array(n_active, np.int64), collectives)
 
 
 def host_collectives(spans: pl.DataFrame, rows: Ints) -> Ints:
     """Indices of those of these rows of spans that are collectives which run on the host."""
-    ranges = np.flatnonzero(spans["category"].gather(rows).is_in(("user_range", "operator")).to_numpy())
-    names = spans["name"].gather(rows[ranges])
+    category = in_rows(spans["category"], rows)
+    ranges = np.flatnonzero(((category == "operator") | (category == "user_range")).to_numpy())
+    names = in_rows(spans["name"], rows[ranges])
     mine: Ints = ranges[map_names(names, lambda name: library_of(name) in HOST_LIBRARIES, pl.Boolean()).to_numpy()]
     return mine
 

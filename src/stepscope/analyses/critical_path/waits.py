@@ -13,14 +13,13 @@ import polars as pl
 from msgspec.structs import replace
 
 from stepscope.analyses.common.device_work import MEMCPY
-from stepscope.analyses.common.span_lookup import of_spans
+from stepscope.analyses.common.span_lookup import in_rows, of_spans
 from stepscope.analyses.critical_path.events import awaited_by_events
 from stepscope.analyses.critical_path.threads import (
     FAR_OFF,
     LONG_AGO,
     LONG_GAP_NS,
     Threads,
-    host_collectives,
     last_ended,
     latest,
 )
@@ -59,7 +58,7 @@ def waits(spans: pl.DataFrame, tracks: pl.DataFrame, threads: Threads, work: Wor
     rows = calls_like(spans, is_sync_call)
     is_noted = rows.size > 0
     rows = rows if is_noted or not work.row.size else _sync_operators(spans, threads)
-    lanes = spans["track_id"].gather(rows).cast(pl.Int64).to_numpy()
+    lanes = in_rows(spans["track_id"], rows).cast(pl.Int64).to_numpy()
     on_thread = threads.codes(lanes) >= 0
     rows, lanes = rows[on_thread], lanes[on_thread]
     start, end = _times(spans, rows)
@@ -144,8 +143,8 @@ def _all_done(owner: Ints, called: Ints, ended: Ints, process: Ints, at: Ints) -
 
 def _sync_operators(spans: pl.DataFrame, threads: Threads) -> Ints:
     """Rows of the operators that wait for the device; of nested ones the outermost."""
-    waiting = spans["category"].gather(threads.row) == "operator"
-    waiting &= spans["name"].gather(threads.row).cast(pl.String).is_in(SYNC_OPERATORS)
+    waiting = in_rows(spans["category"], threads.row) == "operator"
+    waiting &= in_rows(spans["name"], threads.row).cast(pl.String).is_in(SYNC_OPERATORS)
     mine = np.flatnonzero(waiting.to_numpy())
     return threads.row[mine[~np.isin(threads.parent[mine], mine)]]
 
@@ -159,7 +158,7 @@ def _awaited(spans: pl.DataFrame, tracks: pl.DataFrame, threads: Threads, work: 
     """The work whose end each synchronising call waited for; -1 if none."""
     start, end = _times(spans, rows)
     process = _processes(tracks, threads)
-    lanes = threads.codes(spans["track_id"].gather(rows).cast(pl.Int64).to_numpy())
+    lanes = threads.codes(in_rows(spans["track_id"], rows).cast(pl.Int64).to_numpy())
     stream = _streams(spans, rows)
     lasting = np.flatnonzero(work.end > work.start)
     # The process of work without a known call is only known if there is a single process.
@@ -183,17 +182,18 @@ def _queued(work: Work, thread: Ints, start: Ints, end: Ints) -> Ints:
 
 def _processes(tracks: pl.DataFrame, threads: Threads) -> Ints:
     """Number of the process of each thread, from 0."""
-    mine = pl.DataFrame({"track_id": threads.track}, schema={"track_id": pl.Int64})
-    where = tracks.select(pl.col("track_id").cast(pl.Int64), "host", "pid")
-    mine = mine.join(where, on="track_id", how="left", maintain_order="left")
-    numbered = mine.select("host", "pid").unique(maintain_order=True).with_row_index("process")
-    known = mine.join(numbered, on=["host", "pid"], how="left", nulls_equal=True, maintain_order="left")
-    return known["process"].cast(pl.Int64).to_numpy()
+    process = {track: (host, pid) for track, host, pid in tracks[["track_id", "host", "pid"]].iter_rows()}
+    mine = [process.get(track) for track in threads.track.tolist()]
+    numbers = {one: number for number, one in enumerate(dict.fromkeys(mine))}
+    return np.array([numbers[one] for one in mine], np.int64)
 
 
 def _streams(spans: pl.DataFrame, rows: Ints) -> Ints:
     """The track of the stream that each call waits for, if recorded; else -1."""
-    syncs = spans.filter(pl.col("category") == "sync").select("launch_id", "track_id", "name").drop_nulls()
+    is_sync = spans["category"] == "sync"
+    if not is_sync.any():
+        return np.full(rows.size, -1, np.int64)
+    syncs = spans[["launch_id", "track_id", "name"]].filter(is_sync).drop_nulls()
     syncs = syncs.filter(pl.col("name").cast(pl.String).str.to_lowercase().str.contains(_STREAM_SYNC))
     calls = rows_of(spans, syncs["launch_id"])
     order = np.argsort(calls, kind="stable")
@@ -254,11 +254,11 @@ _NODE = "autograd::engine::"
 
 def _with_stepping(spans: pl.DataFrame, threads: Threads, linked: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """The pairs, and the thread that marks steps with each of autograd's threads, as replicas run forward elsewhere."""
-    rows = np.flatnonzero((spans["category"].gather(threads.row) == "step").to_numpy())
+    rows = np.flatnonzero((in_rows(spans["category"], threads.row) == "step").to_numpy())
     if not rows.size:
         return list(linked)
     main = int(np.searchsorted(threads.cuts, rows[0], side="right")) - 1
-    names = spans["name"].gather(threads.row)
+    names = in_rows(spans["name"], threads.row)
     nodes = np.flatnonzero(map_names(names, lambda name: name.startswith(_NODE), pl.Boolean()).to_numpy())
     helpers = {int(one) for one in np.unique(np.searchsorted(threads.cuts, nodes, side="right") - 1)} - {main}
     return [*linked, *((main, helper) for helper in sorted(helpers) if (main, helper) not in linked)]
@@ -269,7 +269,7 @@ _REPLICAS = "DataParallel.forward"
 
 def _of_replicas(spans: pl.DataFrame, threads: Threads) -> Iterator[pl.DataFrame]:
     """Handoffs of torch.nn.DataParallel: its operator starts a thread for each replica, and waits for all of them."""
-    names = spans["name"].gather(threads.row)
+    names = in_rows(spans["name"], threads.row)
     calls = np.flatnonzero((names == _REPLICAS).to_numpy())
     for caller in np.unique(np.searchsorted(threads.cuts, calls, side="right") - 1):
         mine = calls[(calls >= threads.cuts[caller]) & (calls < threads.cuts[caller + 1])]
@@ -310,9 +310,9 @@ def _frame(thread: int, source: int, times: tuple[Ints, Ints, Ints, Ints], mask:
 def _of_collectives(spans: pl.DataFrame, threads: Threads) -> Iterator[pl.DataFrame]:
     """Handoffs between threads that call collectives and threads that run them."""
     rows = threads.row
-    there = host_collectives(spans, rows)
-    operators = np.flatnonzero((spans["category"].gather(rows) == "operator").to_numpy())
-    names = spans["name"].gather(rows[operators])
+    there = threads.collectives
+    operators = np.flatnonzero((in_rows(spans["category"], rows) == "operator").to_numpy())
+    names = in_rows(spans["name"], rows[operators])
     calls = np.setdiff1d(operators[talks_to_ranks(names).to_numpy()], there)
     of_thread = np.repeat(np.arange(threads.track.size), np.diff(threads.cuts))
     for caller in np.unique(of_thread[calls]):
@@ -343,7 +343,7 @@ def _linked(spans: pl.DataFrame, ops: pl.DataFrame, arrows: pl.DataFrame, thread
     They share numbers of autograd nodes, or the trace has arrows between them. If in both directions, the more frequent
     one counts.
     """
-    ends = pl.concat((arrows.select("from_track_id", "to_track_id"), _same_nodes(spans, ops)))
+    ends = pl.concat((arrows[["from_track_id", "to_track_id"]], _same_nodes(spans, ops)))
     ends = ends.group_by("from_track_id", "to_track_id").len().sort("len", "from_track_id", "to_track_id")
     codes = [threads.codes(ends[c].cast(pl.Int64).fill_null(-1).to_numpy()).tolist() for c in ends.columns[:2]]
     linked = [pair for pair in zip(*codes, strict=True) if pair[0] != pair[1] and min(pair) >= 0]
@@ -352,7 +352,7 @@ def _linked(spans: pl.DataFrame, ops: pl.DataFrame, arrows: pl.DataFrame, thread
 
 def _same_nodes(spans: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
     """Pairs of tracks with a forward and a backward operator of the same sequence number."""
-    numbered = ops.select("span_id", "sequence", "forward_thread").drop_nulls("sequence")
+    numbered = ops[["span_id", "sequence", "forward_thread"]].drop_nulls("sequence")
     track = of_spans(spans, numbered["span_id"], "track_id").rename("track_id")
     numbered = numbered.select("sequence", track, backward=pl.col("forward_thread").is_not_null()).unique()
     pairs = numbered.filter(~pl.col("backward")).join(numbered.filter("backward"), on="sequence")

@@ -58,7 +58,7 @@ def path_windows(
         if steps.is_empty():
             hint = f"try --within {RECORDING}, or --within a range's name"
             raise MissingTable("steps", needed_by="critical-path", hint=hint, topic="steps")
-        marks = spans.filter(pl.col("category") == "step").select("step", "track_id").drop_nulls().unique("step")
+        marks = spans[["step", "track_id"]].filter(spans["category"] == "step").drop_nulls().unique("step")
         ranges = steps.join(marks, on="step", how="left")
         bounds = _bounded(step_windows(steps, work), ranges)
     elif within == RECORDING:
@@ -69,8 +69,8 @@ def path_windows(
         work = _within(ranges, spans, work)
         bounds = _bounded(device_steps(ranges, work), ranges)
     main = threads.codes(bounds["track_id"].cast(pl.Int64).fill_null(-1).to_numpy())
-    numbers = bounds.select("step").with_row_index("window").unique("step", keep="first")
-    numbers = work.select("step").join(numbers, on="step", how="left", nulls_equal=True, maintain_order="left")
+    numbers = bounds[["step"]].with_row_index("window").unique("step", keep="first")
+    numbers = work[["step"]].join(numbers, on="step", how="left", nulls_equal=True, maintain_order="left")
     queued = numbers["window"].cast(pl.Int64).fill_null(-1).to_numpy()
     low, high, begin, end = (bounds[c].to_numpy() for c in ("ts_ns", "end_ns", "begin", "end"))
     main = np.where(main >= 0, main, np.argmax(threads.n_active))

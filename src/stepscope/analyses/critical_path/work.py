@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.common.span_lookup import is_captured, of_spans
+from stepscope.analyses.common.span_lookup import NO_ROW, in_rows, is_captured, of_spans, row_numbers
 from stepscope.analyses.critical_path.threads import FAR_OFF, LONG_AGO, LONG_GAP_NS, Threads, last_ended, latest
 from stepscope.core.intervals import Bools, Intervals, Ints, locate
 from stepscope.core.names import map_names
@@ -118,12 +118,8 @@ def _waits(work: Work, by: Ints, at: Ints) -> Ints:
 
 def rows_of(spans: pl.DataFrame, ids: pl.Series) -> Ints:
     """The rows of the spans with these ids; -1 for null."""
-    have = spans["span_id"]
-    if spans.height and have[0] == 0 and have[-1] == spans.height - 1 and have.is_sorted():
-        rows = ids.cast(pl.Int64)  # ids are row numbers unless the table was filtered
-    else:
-        rows = of_spans(spans.select("span_id", row=pl.int_range(pl.len(), dtype=pl.Int64)), ids, "row")
-    return rows.fill_null(-1).to_numpy()
+    rows = row_numbers(spans["span_id"], ids).astype(np.int64)
+    return np.where(rows == NO_ROW, -1, rows)
 
 
 def called_within(spans: pl.DataFrame, work: Work, held: Sequence[Intervals]) -> Bools:
@@ -131,7 +127,7 @@ def called_within(spans: pl.DataFrame, work: Work, held: Sequence[Intervals]) ->
 
     In a replayed graph that is when its operator stands in the call.
     """
-    operator = rows_of(spans, spans["op_id"].gather(work.row))
+    operator = rows_of(spans, in_rows(spans["op_id"], work.row))
     in_graph = is_captured(spans)[operator] & (operator >= 0) if spans.height else operator >= 0
     called = np.where(in_graph, spans["ts_ns"].to_numpy()[operator], work.called)
     mine = np.zeros(work.row.size, np.bool_)
@@ -144,7 +140,7 @@ def called_within(spans: pl.DataFrame, work: Work, held: Sequence[Intervals]) ->
 def calls_like(spans: pl.DataFrame, wanted: Callable[[str], bool]) -> Ints:
     """Rows of the runtime or driver calls for whose name `wanted` holds."""
     calls = np.flatnonzero(spans["category"].is_in(("runtime", "driver")).to_numpy())
-    rows: Ints = calls[map_names(spans["name"].gather(calls), wanted, pl.Boolean()).to_numpy()]
+    rows: Ints = calls[map_names(in_rows(spans["name"], calls), wanted, pl.Boolean()).to_numpy()]
     return rows
 
 

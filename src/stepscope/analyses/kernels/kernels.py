@@ -107,8 +107,7 @@ def kernels(
         kernel_class=pl.col("name").first(),
         communication=(pl.col("sort").first() == COMMUNICATION),
         tensor_core=pl.col("tensor_core").first(),
-        calls=pl.len().cast(pl.Int64),
-        total_ns=pl.when(duration.count() > 0).then(duration.sum()),
+        **_SUMS,
         mean_ns=duration.mean(),
         min_ns=duration.min(),
         p50_ns=duration.quantile(0.5, "linear"),
@@ -125,14 +124,35 @@ def kernels(
         result = result.join(_main_op(work, KEYS[by]), on=KEYS[by], how="left", nulls_equal=True)
     named = result["kernel_class"]
     result = result.with_columns(
-        share_ratio=pl.col("total_ns") / pl.col("total_ns").sum(),
+        share_ratio=_SHARE,
         kernel_class=_classes(named, result["communication"], communication),
         tensor_core=pl.col("tensor_core").fill_null(map_names(named, is_tensor_core, pl.Boolean())),
     )
-    order = [pl.col(key).cast(pl.String) for key in KEYS[by][:1]]
-    result = result.sort("total_ns", *order, descending=[True, False], nulls_last=True)
+    result = _costliest_first(result, KEYS[by][0])
     columns = {k: t for k, t in KERNEL_SUMMARY.dtypes.items() if k in result.columns}
     return result.select(pl.col(k).cast(t) for k, t in columns.items())
+
+
+#: What is summed, and the part of all that a sum is.
+_SUMS = {
+    "calls": pl.len().cast(pl.Int64),
+    "total_ns": pl.when(pl.col("dur_ns").count() > 0).then(pl.col("dur_ns").sum()),
+}
+_SHARE = pl.col("total_ns") / pl.col("total_ns").sum()
+
+
+def _costliest_first(rows: pl.DataFrame, key: str) -> pl.DataFrame:
+    return rows.sort("total_ns", pl.col(key).cast(pl.String), descending=[True, False], nulls_last=True)
+
+
+def kernel_times(work: pl.DataFrame) -> pl.DataFrame:
+    """`name`, `calls`, `total_ns`, `share_ratio` of kernels by name: the columns of `kernels` that no launch adds to.
+
+    `work` is what `device_work` returns. Units: ns, ratio.
+    """
+    ran = work.filter(work["category"] == "kernel")[["name", "dur_ns"]]
+    sums = ran.with_columns(without_run_numbers(ran["name"])).group_by("name", maintain_order=True).agg(**_SUMS)
+    return _costliest_first(sums.with_columns(share_ratio=_SHARE), "name")
 
 
 def _classes(names: pl.Series, talks: pl.Series, communication: str) -> pl.Series:

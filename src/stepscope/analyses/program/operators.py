@@ -73,7 +73,7 @@ def operators(
     if calls.size == 0:
         raise MissingTable("operators", needed_by="operators", topic="operators")
     frame, group = _groups(spans["name"], ops, calls, by)
-    work = spans.select("name", "dur_ns", "category", "op_id").filter(spans["category"].is_in(DEVICE_WORK))
+    work = spans[["name", "dur_ns", "category", "op_id"]].filter(spans["category"].is_in(DEVICE_WORK))
     tracks, starts, durations = (spans[c].to_numpy()[calls] for c in ("track_id", "ts_ns", "dur_ns"))
     first = outermost(tracks, starts, starts + durations, group)
     on_host = ~is_captured(spans)[calls]

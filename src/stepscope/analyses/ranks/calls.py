@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 from msgspec.structs import replace
 
-from stepscope.analyses.common.collective_calls import communicates
+from stepscope.analyses.common.device_work import COMMUNICATION, device_work
 from stepscope.analyses.common.span_lookup import of_spans
 from stepscope.analyses.communication.communication import collective_calls
 from stepscope.analyses.ranks.groups import Comm, comms_of
@@ -86,25 +86,28 @@ CALLS = Table(
 )
 
 
-def phase_intervals(trace: Trace, *, on_device: bool) -> dict[str, Intervals]:
+def phase_intervals(trace: Trace, work: pl.DataFrame | None) -> dict[str, Intervals]:
     """When the rank read data (on the host), and when it was in the backward pass and the optimizer, if known.
 
-    With `on_device`, phases are those of the device: work belongs to the phase in which it was queued. Units: ns.
+    With `work`, of `device_work`, phases are those of the device: a kernel belongs to the phase in which it was queued.
+    Units: ns.
     Source: the names that PyTorch gives to functions of its autograd engine and to Optimizer.step.
     """
     spans = trace.spans
-    loading = {DATA: _when(spans.filter(pl.col("category") == "dataloader"))}
-    host = spans.filter(pl.col("category").is_in(("operator", "user_range")))
+    loading = {DATA: _when(spans[["ts_ns", "dur_ns"]].filter(spans["category"] == "dataloader"))}
+    columns = spans[["ts_ns", "dur_ns", "name"]]
+    host = columns.filter(spans["category"].is_in(("operator", "user_range")))
     parts = {name: host.filter(map_names(host["name"], _starts(rule), pl.Boolean())) for name, rule in _RULES.items()}
     if all(part.is_empty() for part in parts.values()):
         return loading
     host_phases = {name: _joined(part) for name, part in parts.items()}
-    if not on_device:
+    if work is None:
         return loading | host_phases
-    work = spans.filter((pl.col("category") == "kernel") & pl.col("launch_id").is_not_null())
-    queued = of_spans(spans, work["launch_id"], "ts_ns").to_numpy()
+    linked = work.filter((pl.col("category") == "kernel") & pl.col("launch_id").is_not_null())
+    queued = of_spans(spans, linked["launch_id"], "ts_ns").to_numpy()
     return loading | {
-        name: _joined(work.filter(pl.Series(locate(intervals, queued) >= 0))) for name, intervals in host_phases.items()
+        name: _joined(linked.filter(pl.Series(locate(intervals, queued) >= 0)))
+        for name, intervals in host_phases.items()
     }
 
 
@@ -126,14 +129,13 @@ def _joined(spans: pl.DataFrame) -> Intervals:
     return starts[np.concatenate(([0], apart + 1))], ends[np.concatenate((apart, [-1]))]
 
 
-def work_of(trace: Trace, *, on_device: bool) -> pl.DataFrame:
-    """A WORK table of the trace, longest first. Units: ns."""
-    spans = trace.spans
-    if on_device:
-        kernels = spans.filter(pl.col("category") == "kernel")
-        rows = kernels.filter(~communicates(kernels, spans)).select("name", ns="dur_ns")
+def work_of(trace: Trace, work: pl.DataFrame | None) -> pl.DataFrame:
+    """A WORK table of the trace, longest first: kernels of `work`, of `device_work`, else operators. Units: ns."""
+    if work is not None:
+        rows = work.filter((pl.col("category") == "kernel") & (pl.col("sort") != COMMUNICATION))
+        rows = rows.select("name", ns="dur_ns")
     else:
-        rows = _self_times(spans)
+        rows = _self_times(trace.spans)
     named = rows.group_by("name").agg(calls=pl.len().cast(pl.Int64), total_ns=pl.col("ns").sum())
     order = ["total_ns", "calls", pl.col("name").cast(pl.String)]
     named = named.sort(order, descending=[True, True, False])
@@ -196,17 +198,17 @@ class RankCalls(msgspec.Struct, frozen=True):
     resources: pl.DataFrame | None = None
 
 
-def rank_calls(trace: Trace, *, communication: str = "any") -> RankCalls:
+def rank_calls(trace: Trace, work: pl.DataFrame | None = None) -> RankCalls:
     """The collectives of one trace, with what the rank did before each. Units: ns, bytes.
 
-    `communication` says which kernels communicate, as in `timeline`. A collective of several kernels is one row. Raises
+    A collective of several kernels is one row. `work` is what `device_work` returns, if that is known already. Raises
     MissingTable if no collective has known times.
     """
     trace.require("spans", needed_by="an analysis of ranks")
     trace.require_clock(needed_by="an analysis of ranks")
-    rows, computing = collective_calls(
-        trace.spans, trace.tracks, trace.collectives, trace.ops, communication=communication
-    )
+    if work is None:
+        work = device_work(trace.spans, trace.tracks, needed_by=None)
+    rows, computing = collective_calls(trace.spans, trace.tracks, trace.collectives, trace.ops, work)
     timed = rows.filter(pl.col("measured") != "call")
     if timed.is_empty():
         what = "collectives" if rows.is_empty() else "the times of collectives (only when they were queued is recorded)"
@@ -229,14 +231,14 @@ def rank_calls(trace: Trace, *, communication: str = "any") -> RankCalls:
     return RankCalls(
         rank=trace.rank,
         label=trace.meta.path,
-        calls=calls_table(calls, computing[own], phase_intervals(trace, on_device=on_device)),
+        calls=calls_table(calls, computing[own], phase_intervals(trace, work if on_device else None)),
         comms=comms,
         host=trace.meta.host,
         world_size=trace.meta.world_size,
         origin_unix_ns=trace.meta.origin_unix_ns,
-        steps=trace.steps.select("step", "ts_ns", "dur_ns"),
-        work=work_of(trace, on_device=on_device),
-        resources=resources_of(trace, window),
+        steps=trace.steps[["step", "ts_ns", "dur_ns"]],
+        work=work_of(trace, work if on_device else None),
+        resources=None if trace.counters.is_empty() else resources_of(trace, window),
     )
 
 

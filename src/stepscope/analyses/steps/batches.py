@@ -137,7 +137,8 @@ def timed_batches(spans: pl.DataFrame, tracks: pl.DataFrame) -> tuple[pl.DataFra
     `from_ns` is when a batch begins: at its start on the host, or when the device work before it is done. Units: ns.
     Raises MissingTable (no range names a batch).
     """
-    rows, work = with_work(spans, device_work(spans, tracks, needed_by=None))
+    ranges = _ranges(spans)  # before the device's work, as most traces have none
+    rows, work = _with_work(ranges, spans, device_work(spans, tracks, needed_by=None))
     work = work.filter(pl.col("step").is_not_null())
     return _launched(rows, work, spans), work
 
@@ -147,21 +148,32 @@ def with_work(spans: pl.DataFrame, work: pl.DataFrame) -> tuple[pl.DataFrame, pl
 
     `launch_id` of the work is a row of `spans`. Raises MissingTable (no range names a batch).
     """
-    rows = _ranges(spans)
-    if rows.is_empty():
-        hint = "record the engine with its annotations on, as docs/serving.md says"
-        raise MissingTable("ranges of batches", needed_by="batches", hint=hint)
-    work = work.with_columns(step=_batch_of_work(work, spans, rows))
-    return _timed(rows, work.drop_nulls("step")), work
+    return _with_work(_ranges(spans), spans, work)
+
+
+def _with_work(ranges: pl.DataFrame, spans: pl.DataFrame, work: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    work = work.with_columns(step=_batch_of_work(work, spans, ranges))
+    return _timed(ranges, work.drop_nulls("step")), work
 
 
 def _ranges(spans: pl.DataFrame) -> pl.DataFrame:
+    """What `_named_ranges` returns. Raises MissingTable if that is nothing."""
+    rows = _named_ranges(spans)
+    if rows.is_empty():
+        hint = "record the engine with its annotations on, as docs/serving.md says"
+        raise MissingTable("ranges of batches", needed_by="batches", hint=hint)
+    return rows
+
+
+def _named_ranges(spans: pl.DataFrame) -> pl.DataFrame:
     """A row per batch in order: ts_ns, end_ns, track_id, and what its name states."""
     ranges = spans.filter(pl.col("category").is_in(_RANGES)).select("name", "category", "track_id", "ts_ns", "dur_ns")
     names = ranges["name"].unique().cast(pl.String)
     stated = {name: batch for name in names if (batch := batch_of(name)) is not None}
     is_plain = not stated
     stated = stated or plain_batches(names)
+    if not stated:
+        return ranges.clear()
     named = ranges.with_columns(pl.col("name").cast(pl.String)).filter(pl.col("name").is_in(list(stated)))
     on_host = named.filter(pl.col("category") == "user_range")
     named = on_host if on_host.height else named

@@ -109,8 +109,8 @@ def utilisation_of(
     kernels = work.filter(pl.col("category") == "kernel")
     if kernels.is_empty():
         raise MissingTable("kernels", needed_by="device-utilisation", hint="show timeline tells about copies and fills")
-    named = kernels.select("span_id", "rank", "device_id", "ts_ns", "end_ns", "name")
-    side = launches.select("span_id", "blocks_per_sm", "est_occupancy_ratio")
+    named = kernels[["span_id", "rank", "device_id", "ts_ns", "end_ns", "name"]]
+    side = launches[["span_id", "blocks_per_sm", "est_occupancy_ratio"]]
     occupancy = pl.col("est_occupancy_ratio")
     # What a kernel says is worked out for all devices at once: a file may claim thousands.
     named = (

@@ -76,11 +76,12 @@ def host_states(spans: pl.DataFrame, work: pl.DataFrame, tracks: pl.Series, time
     if it returns after the copy has ended. A slow call of the allocator is first use if its operator has another call
     that is. Units: ns.
     """
-    mine = spans.select("span_id", "track_id", "ts_ns", "dur_ns", "name", "category", "op_id").filter(
+    mine = spans[["span_id", "track_id", "ts_ns", "dur_ns", "name", "category", "op_id"]].filter(
         pl.col("category").is_in(_HOST) & pl.col("track_id").is_in(tracks.implode())
     )
-    mine = mine.with_columns(end_ns=pl.col("ts_ns") + pl.col("dur_ns"))
-    mine = mine.with_columns(near=pl.Series(_touching(mine["ts_ns"].to_numpy(), mine["end_ns"].to_numpy(), times)))
+    starts = mine["ts_ns"].to_numpy()
+    ends = starts + mine["dur_ns"].to_numpy()
+    mine = mine.with_columns(end_ns=pl.Series(ends), near=pl.Series(_touching(starts, ends, times)))
     called = mine.filter(pl.col("category").is_in(_RUNTIME))
     waits = map_names(called["name"], lambda name: _kind_of_call(name) in _WAIT_KINDS, pl.Boolean())
     called = called.filter(pl.col("near") | (pl.col("dur_ns") >= SLOW_CALL_NS) | waits)
@@ -103,20 +104,21 @@ def host_states(spans: pl.DataFrame, work: pl.DataFrame, tracks: pl.Series, time
         .otherwise(pl.lit("blocking_call"))
     )
     called = called.with_columns(state=state)
-    # A library that sets itself up within an operator allocates and frees there too, cudaFree(0) included.
-    sets_up = pl.col("op_id").is_not_null() & (pl.col("state") == "first_use").any().over("op_id")
-    state = pl.when(slow & (kind == "allocator") & sets_up).then(pl.lit("first_use")).otherwise("state")
-    called = called.with_columns(state=state)
+    if (called["kind"] == "allocator").any():
+        # A library that sets itself up within an operator allocates and frees there too, cudaFree(0) included.
+        sets_up = pl.col("op_id").is_not_null() & (pl.col("state") == "first_use").any().over("op_id")
+        state = pl.when(slow & (kind == "allocator") & sets_up).then(pl.lit("first_use")).otherwise("state")
+        called = called.with_columns(state=state)
     rest = mine.filter(pl.col("near") & ~pl.col("category").is_in(_RUNTIME))
     by_name = map_names(rest["name"], _state_of_name, pl.String())
     by_category = {
         "operator": "operator", "python": "python", "dataloader": "data_loading", "user_range": UNRECORDED,
         "module": UNRECORDED,
     }  # fmt: skip
-    category = rest["category"].cast(pl.String).replace_strict(by_category, default=None)
-    rest = rest.with_columns(state=pl.select(pl.coalesce(by_name, category)).to_series())
-    columns = ("span_id", "track_id", "ts_ns", "end_ns", "dur_ns", "state")
-    every = pl.concat([called.select(columns), rest.select(columns)]).drop_nulls("state")
+    category = pl.col("category").cast(pl.String).replace_strict(by_category, default=None)
+    rest = rest.with_columns(state=pl.coalesce(by_name, category))
+    columns = ["span_id", "track_id", "ts_ns", "end_ns", "dur_ns", "state"]
+    every = pl.concat([called[columns], rest[columns]]).drop_nulls("state")
     return every.with_columns(
         pl.col("state").replace_strict(list(STATES), list(range(len(STATES))), return_dtype=pl.Int8)
     )
@@ -132,7 +134,7 @@ def _touching(starts: Ints, ends: Ints, times: Intervals) -> Bools:
 
 def _queued_by(calls: pl.Series, spans: pl.DataFrame, work: pl.DataFrame) -> list[pl.Series]:
     """Of each call: how much it put into queues, when that had ended (0: never), if it was the first of a kernel."""
-    linked = work.select("name", "end_ns", "launch_id").drop_nulls("launch_id")
+    linked = work[["name", "end_ns", "launch_id"]].drop_nulls("launch_id")
     call, name = linked["launch_id"].to_numpy(), linked["name"].to_physical().to_numpy()
     called_ns = of_spans(spans, linked["launch_id"], "ts_ns").to_numpy()
     n = 1 + max((int(ids.to_numpy().max()) for ids in (calls, linked["launch_id"]) if len(ids)), default=0)

@@ -186,14 +186,10 @@ def _with_cause(
     kernel_wait_ns: int,
     keys: tuple[str, ...] | None,
 ) -> pl.DataFrame:
-    calls = gaps.select(
-        called=of_spans(spans, gaps["launch_id"], "ts_ns"),
-        returned=of_spans(spans, gaps["launch_id"], "ts_ns") + of_spans(spans, gaps["launch_id"], "dur_ns"),
-        track_id=of_spans(spans, gaps["launch_id"], "track_id"),
-    )
-    gaps = gaps.with_columns(late_ns=calls["called"] - gaps["ts_ns"], track_id=calls["track_id"])
-    spent = pl.min_horizontal(calls["returned"] - gaps["ts_ns"], gaps["dur_ns"]).clip(lower_bound=0)
-    gaps = gaps.with_columns(host_ns=pl.when(calls["called"].is_not_null()).then(spent))
+    called, took, track = (of_spans(spans, gaps["launch_id"], column) for column in ("ts_ns", "dur_ns", "track_id"))
+    gaps = gaps.with_columns(late_ns=called - gaps["ts_ns"], track_id=track)
+    spent = pl.min_horizontal(called + took - gaps["ts_ns"], "dur_ns").clip(lower_bound=0)
+    gaps = gaps.with_columns(host_ns=pl.when(pl.col("late_ns").is_not_null()).then(spent))
     late, short = pl.col("late_ns") > 0, pl.col("dur_ns") < kernel_wait_ns
     after = pl.col("dur_ns") - pl.col("host_ns")  # from the call's return to the start of the work
     on_device = (
@@ -232,14 +228,15 @@ def _host_causes(
             own = list(intervals_of(own_states))
             times = _times(own, shared, low, high)
             length = high - low
-            named = waits.select("gap", "cause").with_columns(*_named(times, length, wait_before(own_states, low)))
+            named = waits.with_columns(*_named(times, length, wait_before(own_states, low)))
             holds = pl.col("cause").is_null() | (
                 pl.col("host_cause").is_in(_HOLD_DEVICE) & (2 * pl.col("cause_ns") >= pl.Series(length))
             )
-            parts.append(named.filter(holds).drop("cause"))
+            named = named.filter(holds)
+            parts.append(named[["gap", "host_cause", "cause_ns"]])
             if keys is not None:
-                caused = waits.drop("cause").join(parts[-1].rename({"host_cause": "cause"}), on="gap")
-                called += [_longest(part.sort("ts_ns"), states, spans) for _, part in caused.group_by(*keys, "cause")]
+                in_order = named.sort("ts_ns").partition_by(*keys, "host_cause")
+                called += [_longest(part, states, spans) for part in in_order]
     causes = pl.concat(parts)
     return causes if keys is None else causes.join(pl.concat(called), on="gap", how="left")
 
@@ -248,15 +245,17 @@ def _of_processes(
     gaps: pl.DataFrame, work: pl.DataFrame, spans: pl.DataFrame, tracks: pl.DataFrame
 ) -> Iterator[tuple[pl.DataFrame, pl.DataFrame]]:
     """For each process: the states of its threads that launch work, and the gaps that end with work of theirs."""
-    launching = of_spans(spans, work["launch_id"].drop_nulls().unique(), "track_id").unique().to_frame("track_id")
-    process = tracks.select("track_id", process=pl.struct("rank", "pid"))
-    launching = launching.join(process, on="track_id", how="left")
-    threads = gaps.join(process, on="track_id", how="left", maintain_order="left")
-    for _, mine in threads.group_by("process"):
-        own = launching.filter(pl.col("process").eq_missing(pl.lit(mine["process"][0], launching.schema["process"])))
+    process = {track: (rank, pid) for track, rank, pid in tracks[["track_id", "rank", "pid"]].iter_rows()}
+    threads: dict[object, list[int]] = {}
+    for track in of_spans(spans, work["launch_id"], "track_id").unique().drop_nulls():
+        threads.setdefault(process.get(track), []).append(track)
+    for own in threads.values():
+        mine = gaps if len(threads) == 1 else gaps.filter(pl.col("track_id").is_in(own))
+        if mine.is_empty():
+            continue
         low = mine["ts_ns"].to_numpy()
         times = union(low, low + np.maximum(mine["host_ns"].to_numpy(), 1))
-        yield host_states(spans, work, own["track_id"], times), mine.drop("process")
+        yield host_states(spans, work, pl.Series(own, dtype=pl.UInt32), times), mine
 
 
 def _times(own: Levels, shared: Levels, low: Ints, high: Ints) -> Ints:
@@ -286,7 +285,7 @@ def _named(times: Ints, length: Ints, waited: Ints) -> list[pl.Series]:
     in_sync = np.minimum(times[_SYNC] + waited, length)
     cause = np.where(2 * in_sync >= length, _SYNC, most)
     cause = np.where(2 * times[held_up, columns] >= length, held_up, cause)
-    named = pl.Series("host_cause", STATES, pl.String).gather(pl.Series(cause))
+    named = pl.Series("host_cause", STATES, pl.String)[cause.astype(np.uint32)]
     return [named, pl.Series("cause_ns", times[cause, columns])]
 
 
@@ -301,17 +300,18 @@ def _largest(times: Ints) -> Ints:
 
 def _longest(gaps: pl.DataFrame, states: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
     """The call of each of these gaps, which have one cause and one thread, are in order and do not overlap."""
-    cause = str(gaps["cause"][0])
+    cause = str(gaps["host_cause"][0])
     wanted = ("sync", "blocking_call") if cause == "sync" else (cause,)
-    calls = states.filter(pl.col("state").is_in([STATES.index(state) for state in wanted])).sort("ts_ns")
+    calls = states.filter(pl.col("state").is_in([STATES.index(state) for state in wanted]))
     if cause in ("python", UNRECORDED):
         names = of_spans(spans, calls["span_id"], "name")
         calls = calls.filter(map_names(names, is_own_code, pl.Boolean()))
     low = gaps["ts_ns"].to_numpy()
     high = low + np.maximum(gaps["host_ns"].to_numpy(), 1)
-    calls = calls.sort("dur_ns", "span_id", descending=[False, True])
-    start, end = calls["ts_ns"].to_numpy(), calls["end_ns"].to_numpy()
-    own = (calls["track_id"] == gaps["track_id"][0]).to_numpy()
+    span, dur, start, end = (calls[c].to_numpy() for c in ("span_id", "dur_ns", "ts_ns", "end_ns"))
+    order = np.lexsort((~span, dur))  # of calls of one length the later one is the inner one
+    span, start, end = span[order], start[order], end[order]
+    own = (calls["track_id"] == gaps["track_id"][0]).to_numpy()[order]
     row, at = _candidates(start, end, own, (low, high))
     has_own = np.zeros(low.size, np.bool_)
     has_own[at[own[row]]] = True
@@ -324,9 +324,7 @@ def _longest(gaps: pl.DataFrame, states: pl.DataFrame, spans: pl.DataFrame) -> p
     filled = np.flatnonzero(best < calls.height)
     row = best[filled]
     overlap = np.maximum(np.minimum(end[row], high[filled]) - np.maximum(start[row], low[filled]), 0)
-    return pl.DataFrame({
-        "gap": gaps["gap"].gather(filled), "call_id": calls["span_id"].gather(row), "call_ns": overlap,
-    })  # fmt: skip
+    return pl.DataFrame({"gap": gaps["gap"].to_numpy()[filled], "call_id": span[row], "call_ns": overlap})
 
 
 def _candidates(start: Ints, end: Ints, own: Bools, gaps: Intervals) -> tuple[Ints, Ints]:

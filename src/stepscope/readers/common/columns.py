@@ -172,7 +172,7 @@ def text_column(codes: NDArray[Any], texts: Iterable[str | None], dtype: pl.Data
     place[used] = np.arange(used.size)
     all_texts = list(texts)
     distinct = pl.Series([all_texts[i] or None for i in used.tolist()], dtype=dtype)
-    return distinct.gather(pl.Series(place[codes]))
+    return distinct[pl.Series(place[codes])]
 
 
 def torch_npu_arguments(text: str) -> str:

@@ -83,7 +83,12 @@ FORMATS = (
         doc="Nsight Compute: output of `ncu --csv`, details, chosen metrics or --page raw, among other printed lines",
         module="nsight.ncu_csv",
         signs=(
-            Sign(1.0, pattern=re.compile(rb'"?ID"?,"?Process ID"?,[^\n]*Kernel Name')),
+            # The texts are found in no time, the pattern takes a millisecond to say no.
+            Sign(
+                1.0,
+                holds=(b"Process ID", b"Kernel Name"),
+                pattern=re.compile(rb'"?ID"?,"?Process ID"?,[^\n]*Kernel Name'),
+            ),
             # The header may be far below the messages of the program.
             Sign(0.6, pattern=re.compile(rb"^==(?:PROF|ERROR|WARNING)== ", re.MULTILINE)),
             Sign(0.05, test=is_text, path=re.compile(r"\.(?:csv|txt|log|out)(?:\.\w+)?$", re.IGNORECASE)),
