@@ -51,14 +51,14 @@ def without_waits(pairs: Sequence[Pair]) -> tuple[tuple[Pair, ...], tuple[str, .
     """
     changed, remarks = [], []
     for pair in pairs:
-        found, what = pair, ""
+        compared, what = pair, ""
         if all(_may_wait(run) for run in (*pair.base, *pair.other)):
-            found, what = _without_long_steps(pair), "steps that end with such a wait are left out"
-            if found.waits is None:
-                found, what = _inside_calls(pair), "the time inside the calls of its model is compared"
-        changed.append(found)
-        if found.waits is not None:
-            shares = [units.percent(each.waiting_ratio) for each in found.waits]
+            compared, what = _without_long_steps(pair), "steps that end with such a wait are left out"
+            if compared.waits is None:
+                compared, what = _inside_calls(pair), "the time inside the calls of its model is compared"
+        changed.append(compared)
+        if compared.waits is not None:
+            shares = [units.percent(each.waiting_ratio) for each in compared.waits]
             of_both = f"{shares[0]} of the time in the base and {shares[1]} in the other run"
             remarks.append(f"the job waits for requests {of_both}; {what}")
     return tuple(changed), tuple(remarks)

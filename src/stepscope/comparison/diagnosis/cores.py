@@ -68,7 +68,7 @@ def held_by_new_threads(view: View) -> Change:
 
     It is the mean of the job's processes, which run one program and start the same threads: samples of one may be few.
     """
-    base, other = _looks(view, "base"), _looks(view, "other")
+    base, other = _lock_samples(view, "base"), _lock_samples(view, "other")
     if not base or not other or not view.run_step.is_known:
         return ABSENT
     new = [held for _, held in _new_holders(base, other)]
@@ -79,12 +79,12 @@ def held_by_new_threads(view: View) -> Change:
 
 def new_threads(view: View) -> str:
     """The name of the new thread that held Python's lock longest."""
-    found = _new_holders(_looks(view, "base"), _looks(view, "other"))
-    name, _ = max(found, key=lambda row: row[1].share_ratio, default=("new threads", None))
-    return f"the new thread {name}" if found else name
+    holders = _new_holders(_lock_samples(view, "base"), _lock_samples(view, "other"))
+    name, _ = max(holders, key=lambda row: row[1].share_ratio, default=("new threads", None))
+    return f"the new thread {name}" if holders else name
 
 
-def _looks(view: View, side: str) -> list[Mapping[str, LockHeld]]:
+def _lock_samples(view: View, side: str) -> list[Mapping[str, LockHeld]]:
     """What looks at Python's lock found in each repeat of each of the job's processes."""
     runs = [run for pair in (view.pair, *view.peers) for run in getattr(pair, side)]
     return [run.lock_held for run in runs if run.lock_held is not None]

@@ -65,9 +65,9 @@ class StepTimes:
         self._is_unlike |= is_unlike
         if self._n_marks >= _FREE_MARKS + (now - self._first_ns) // _LEAST_NS and self._n_steps < _MOST_STEPS:
             return
-        n_others = self._n_steps - 1
-        if n_others and (now - before) * n_others > _FAR * (before - self._marked_ns):
-            self._mark(before, n_others)
+        n_short = self._n_steps - 1
+        if n_short and (now - before) * n_short > _FAR * (before - self._marked_ns):
+            self._mark(before, n_short)
             self._n_steps = 1
         self._mark(now, self._n_steps)
         self._n_steps, self._is_unlike = 0, False
