@@ -156,19 +156,21 @@ def questions(out: Path, jobs: Iterable[str], faults: Iterable[str]) -> list[tup
     for job in jobs:
         mine = [run for run in every if run.job == job]
         calm = [run for run in mine if run.fault == "none"]
-        for run in mine:
-            if not run.is_healthy and len(calm) >= N_BASE:
-                near = sorted(calm, key=lambda other: abs(times[other] - times[run]))[:N_BASE]
-                wanted.append((run, tuple(near)))
+        if len(calm) >= N_BASE:
+            wanted += [(run, _nearest(run, calm, times)) for run in mine if not run.is_healthy]
         pairs = [*itertools.combinations(calm, 2)]
         pairs += [(one, run) for run in mine if run.fault == "load" for one in calm]
         wanted += [(other, (one,)) for one, other in pairs if abs(times[other] - times[one]) < _ONE_MACHINE_NS]
         for run in (run for run in mine if run.is_healthy):
             others = [other for other in calm if other is not run and abs(times[other] - times[run]) < _ONE_MACHINE_NS]
-            near = sorted(others, key=lambda other: abs(times[other] - times[run]))[:N_BASE]
-            wanted += [(run, tuple(near))] if len(near) > 1 else []
+            wanted += [(run, _nearest(run, others, times))] if len(others) > 1 else []
     chosen = set(faults)
     return [row for row in wanted if not chosen or row[0].fault in chosen]
+
+
+def _nearest(run: Run, others: list[Run], times: dict[Run, int]) -> tuple[Run, ...]:
+    """Those that were recorded next to a run."""
+    return tuple(sorted(others, key=lambda other: abs(times[other] - times[run]))[:N_BASE])
 
 
 def answers(out: Path, jobs: Iterable[str], faults: Iterable[str], workers: int) -> list[Answer]:

@@ -92,7 +92,10 @@ def waiting_for_disk(view: View) -> float:
 
 
 def _in_one_function(view: View) -> float:
-    """How much longer per cycle the main thread is in one function, by samples: one that writes, if any does. Ns."""
+    """How much longer per cycle the main thread is in the function that grew most, by samples of its stack. Units: ns.
+
+    If the process writes more, that is the function which writes.
+    """
     rows = grown(view).filter(~waiting()).head(1)
     return float(rows["high"][0] - rows["low"][0]) if rows.height else 0.0
 
