@@ -31,9 +31,13 @@ JOB = Path(__file__).with_name("gym_jobs.py")
 PAGE = Path(__file__).parents[1] / "docs" / "fault-lab.md"
 BEGIN, END = "<!-- gymnasium -->", "<!-- end of gymnasium -->"
 #: Steps of a run of each job: a few seconds on an idle core.
-STEPS = {"image": 110, "transformer": 200, "recurrent": 110, "server": 150, "pool": 150, "jax": 200}
+STEPS = {"image": 110, "transformer": 200, "recurrent": 110, "server": 150, "pool": 150, "jax": 200,
+         "gpu": 160, "graphs": 400}  # fmt: skip
+#: They are recorded only where a GPU is: with `--only`.
+ON_GPU = ("gpu", "graphs")
 #: How long a recording takes, from start to end, on an idle machine of two cores: guesses until there are some.
-USUAL_S = {"image": 25.0, "transformer": 20.0, "recurrent": 30.0, "server": 15.0, "pool": 12.0, "jax": 20.0}
+USUAL_S = {"image": 25.0, "transformer": 20.0, "recurrent": 30.0, "server": 15.0, "pool": 12.0, "jax": 20.0,
+           "gpu": 16.0, "graphs": 12.0}  # fmt: skip
 #: Steps that are profiled: fewer of the job whose steps have most operators, so that recordings stay small.
 PROFILED = {"recurrent": "5:11"}
 #: Runs without a fault of each job: while nothing else runs, and while a neighbour computes now and then.
@@ -57,34 +61,40 @@ class Fault:
 
 
 _ALL = tuple(STEPS)
+_HOST = tuple(job for job in STEPS if job not in ON_GPU)
 _TORCH = ("image", "transformer", "recurrent", "server")
 FAULTS = {
-    "core_hogs": Fault(("cpu_contention",), _ALL),
+    "core_hogs": Fault(("cpu_contention",), _HOST),
     "gil_hog": Fault(("gil_contention",), _ALL),
     "fsync": Fault(("disk_io",), _ALL),
-    "garbage": Fault(("python_gc",), ("transformer", "recurrent", "pool", "jax")),
+    "garbage": Fault(("python_gc",), ("transformer", "recurrent", "pool", "jax", "gpu")),
     "memory_growth": Fault(("memory_growth",), _ALL),
-    "checkpoint": Fault(("periodic_work",), ("image", "transformer", "recurrent", "pool", "jax")),
-    "slow_tail": Fault(("slow_tail",), ("image", "transformer", "pool", "jax")),
-    "growing": Fault(("growing_steps",), ("image", "recurrent", "pool", "jax")),
-    "lock": Fault(("lock_contention",), ("image", "transformer", "server", "pool")),
+    "checkpoint": Fault(("periodic_work",), ("image", "transformer", "recurrent", "pool", "jax", "gpu")),
+    "slow_tail": Fault(("slow_tail",), ("image", "transformer", "pool", "jax", "gpu", "graphs")),
+    "growing": Fault(("growing_steps",), ("image", "recurrent", "pool", "jax", "gpu")),
+    "lock": Fault(("lock_contention",), ("image", "transformer", "server", "pool", "gpu", "graphs")),
     "bandwidth": Fault(("memory_bandwidth", "cpu_contention"), ("image", "transformer", "jax")),
-    "logging": Fault(("host_overhead",), ("transformer", "recurrent", "jax")),
-    "sleep": Fault(("host_overhead",), ("image", "jax", "pool")),
-    "slow_data": Fault(("data_loading", "host_overhead"), ("image", "transformer", "recurrent", "jax")),
-    "slow_decode": Fault(("data_loading",), ("image",)),
-    "tiny_syncs": Fault(("host_overhead",), ("image", "transformer", "server", "jax")),
+    "logging": Fault(("host_overhead",), ("transformer", "recurrent", "jax", "gpu")),
+    "sleep": Fault(("host_overhead",), ("image", "jax", "pool", "gpu", "graphs")),
+    "slow_data": Fault(("data_loading", "host_overhead"), ("image", "transformer", "recurrent", "jax", "gpu")),
+    "slow_decode": Fault(("data_loading",), ("image", "gpu")),
+    "tiny_syncs": Fault(("host_overhead",), ("image", "transformer", "server", "jax", "gpu", "graphs")),
     "float64": Fault(("slow_operator",), ("image", "transformer", "recurrent")),
-    "larger_batch": Fault(("workload_change",), ("image", "transformer", "recurrent", "pool")),
-    "longer_input": Fault(("workload_change",), ("image", "transformer", "recurrent", "server")),
+    "larger_batch": Fault(("workload_change",), ("image", "transformer", "recurrent", "pool", "gpu", "graphs")),
+    "longer_input": Fault(("workload_change",), ("image", "transformer", "recurrent", "server", "gpu", "graphs")),
     "many_threads": Fault(("thread_oversubscription",), ("image", "transformer", "server")),
-    "layout": Fault(("layout_copies",), ("image", "transformer", "server")),
-    "recompile": Fault(("compilation",), ("transformer", "jax")),
+    "layout": Fault(("layout_copies",), ("image", "transformer", "server", "gpu", "graphs")),
+    "recompile": Fault(("compilation",), ("transformer", "jax", "gpu")),
     "slow_rank": Fault(("straggler_rank",), ("recurrent",)),
     "no_cache": Fault(("workload_change",), ("server",)),
     "more_requests": Fault(("queueing", "workload_change"), ("server",)),
     "large_messages": Fault(("workload_change", "host_overhead"), ("pool",)),
-    "slow_optimizer": Fault(("workload_change", "host_overhead"), ("transformer",)),
+    "float32": Fault(("slow_operator", "slow_kernel"), ON_GPU),
+    "gpu_neighbour": Fault(("gpu_contention",), ON_GPU),
+    "copies_back": Fault(("workload_change",), ("gpu",)),
+    "empty_cache": Fault(("host_overhead", "memory_pressure"), ("gpu",)),
+    "no_graph": Fault(("host_overhead",), ("graphs",)),
+    "slow_optimizer": Fault(("workload_change", "host_overhead"), ("transformer", "gpu")),
 }
 
 
@@ -206,7 +216,7 @@ def record(out: Path, run: Run, python: str) -> None:
 
 def missing(given: argparse.Namespace) -> list[Run]:
     """The runs that are wanted and not there, in the order in which they are recorded."""
-    wanted = in_order(given.severities, given.seed)
+    wanted = [run for run in in_order(given.severities, given.seed) if run.job not in ON_GPU or given.only]
     if given.only:
         wanted = [run for run in wanted if run.job in given.only or run.fault in given.only]
     return [run for run in wanted if not is_there(given.out, run)]

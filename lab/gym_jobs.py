@@ -54,6 +54,11 @@ HARD: dict[str, tuple[float, float, float]] = {
     "large_messages": (1, 4, 12),
     "slow_optimizer": (1, 2, 3),
     "sleep": (3, 8, 25),
+    "float32": (1, 3, 6),
+    "gpu_neighbour": (1, 2, 3),
+    "copies_back": (1, 3, 8),
+    "empty_cache": (1, 2, 4),
+    "no_graph": (1, 2, 3),
 }
 
 BUSY = "while True: pass"
@@ -64,6 +69,15 @@ a, b = numpy.zeros(8 << 20), numpy.ones(8 << 20)
 while True:
     numpy.copyto(a, b)
     numpy.copyto(b, a)
+"""
+#: A neighbour on the device.
+MULTIPLY = """
+import torch
+a = torch.rand(4096, 4096, device="cuda", dtype=torch.bfloat16)
+while True:
+    for _ in range(20):
+        b = a @ a
+    torch.cuda.synchronize()
 """
 
 
@@ -143,7 +157,8 @@ def neighbours(faults: tuple[str, ...], severity: int) -> list[subprocess.Popen[
     """The processes beside a job with these faults. The job does not start them, or they would be its workers."""
     return [
         subprocess.Popen([sys.executable, option, "-c", program])
-        for fault, option, program in (("core_hogs", "-S", BUSY), ("bandwidth", "-s", STREAM))
+        for fault, option, program in (
+            ("core_hogs", "-S", BUSY), ("bandwidth", "-s", STREAM), ("gpu_neighbour", "-s", MULTIPLY))
         if fault in faults
         for _ in range(int(HARD[fault][severity - 1]))
     ]
@@ -452,8 +467,23 @@ def compiled(trouble: Trouble, n_steps: int, seed: int) -> None:
             trouble.after_step()
 
 
+def on_gpu(trouble: Trouble, n_steps: int, seed: int) -> None:
+    """A training on a GPU, in mixed precision."""
+    import gym_gpu_jobs
+
+    gym_gpu_jobs.gpu(trouble, n_steps, seed)
+
+
+def graphs(trouble: Trouble, n_steps: int, seed: int) -> None:
+    """A server of tokens that replays a captured CUDA graph."""
+    import gym_gpu_jobs
+
+    gym_gpu_jobs.graphs(trouble, n_steps, seed)
+
+
 JOBS: dict[str, Callable[[Trouble, int, int], None]] = {
     "image": image, "transformer": transformer, "recurrent": recurrent, "server": server, "pool": pool, "jax": compiled,
+    "gpu": on_gpu, "graphs": graphs,
 }  # fmt: skip
 
 
