@@ -14,7 +14,16 @@ import polars as pl
 from stepscope.analyses.common.sampled import means, pieces_of, resources_of, series_of, spread_of
 from stepscope.analyses.common.windows import HOST
 from stepscope.analyses.program.python_stacks import python_stacks
-from stepscope.comparison.model import BLOCKER, OBSERVED_COUNTERS, PROCESS, RESOURCES, WORKERS, LockHeld
+from stepscope.comparison.model import (
+    BLOCKER,
+    NEIGHBOURS,
+    OBSERVED_COUNTERS,
+    ON_DEVICE,
+    PROCESS,
+    RESOURCES,
+    WORKERS,
+    LockHeld,
+)
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import reached
 from stepscope.core.schema import COUNTERS
@@ -72,7 +81,7 @@ def by_cycle(counters: pl.DataFrame, cycles: pl.DataFrame) -> pl.DataFrame:
         named = {"device": device, "metric": metric, "unit": unit}
         tables.append(RESOURCES.conform(frame.with_columns(pl.lit(v, pl.String).alias(k) for k, v in named.items())))
     whole = pl.concat([RESOURCES.empty(), *tables])
-    return pl.concat([whole, _of_workers(whole)])
+    return pl.concat([whole, _of_workers(whole), _of_neighbours(whole)])
 
 
 def _of_workers(whole: pl.DataFrame) -> pl.DataFrame:
@@ -83,6 +92,23 @@ def _of_workers(whole: pl.DataFrame) -> pl.DataFrame:
         pl.col("unit").first(), pl.col("mu").sum(), pl.col("n_samples").max()
     )
     return RESOURCES.conform(sums.with_columns(device=pl.lit(WORKERS)))
+
+
+def _of_neighbours(whole: pl.DataFrame) -> pl.DataFrame:
+    """RESOURCES of processes that use accelerators and are not the job's, together: a recorder has only that of them.
+
+    Empty unless the process' own use of them is known: then its number is not another one on the driver's host.
+    """
+    device, metric = (pl.col(name).cast(pl.String) for name in ("device", "metric"))
+    of_use = metric == ON_DEVICE
+    if whole.filter((device == PROCESS) & of_use).is_empty():
+        return RESOURCES.empty()
+    own = whole.filter(device.str.starts_with("pid:") & ~metric.str.starts_with("process_gpu")).select("device")
+    rows = whole.filter(device.str.starts_with("pid:") & of_use).join(own, on="device", how="anti")
+    sums = rows.group_by("cycle", "metric", maintain_order=True).agg(
+        pl.col("unit").first(), pl.col("mu").sum(), pl.col("n_samples").max()
+    )
+    return RESOURCES.conform(sums.with_columns(device=pl.lit(NEIGHBOURS)))
 
 
 def by_function(

@@ -27,17 +27,20 @@ Verdict = Literal["different", "no_difference", "inconclusive"]
 PROCESS = "process"
 #: Device of the counters of all other processes of the job that are not observed by themselves: loaders, pools.
 WORKERS = "workers"
+#: Device of the counters of all processes that are not the job's, and what a recorder knows of them: their share of the
+#: time in which accelerators worked.
+NEIGHBOURS, ON_DEVICE = "neighbours", "process_gpu_usage"
 #: What marks the cycles where nothing repeats: windows of time.
 WINDOWS = "windows of time"
 #: Prefix of a device that is another process, which had the core while this one waited for it.
 BLOCKER = "behind "
 #: The names of all causes.
 CATEGORIES = (
-    "cpu_contention", "cpu_frequency", "gpu_frequency", "interconnect_nvlink", "interconnect_pcie", "network",
-    "disk_io", "data_loading", "host_overhead", "slow_operator", "slow_kernel", "python_gc", "gil_contention",
-    "memory_growth", "memory_pressure", "straggler_rank", "workload_change",
-    "periodic_work", "slow_tail", "growing_steps", "thread_oversubscription", "lock_contention",
-    "compilation", "layout_copies", "memory_bandwidth", "queueing", "none",
+    "cpu_contention", "cpu_frequency", "gpu_frequency", "gpu_contention", "interconnect_nvlink", "interconnect_pcie",
+    "network", "device_copies", "disk_io", "data_loading", "host_overhead", "slow_operator", "slow_kernel",
+    "python_gc", "gil_contention", "memory_growth", "memory_pressure", "straggler_rank", "workload_change",
+    "periodic_work", "slow_tail", "growing_steps", "thread_oversubscription", "lock_contention", "compilation",
+    "layout_copies", "memory_bandwidth", "queueing", "none",
 )  # fmt: skip
 #: Operators that multiply matrices: a linear layer may be addmm, or mm and add.
 MATRIX_PRODUCTS = r"^aten::(?:_?mm|addmm|_addmm_activation|bmm|baddbmm|matmul|linear|mv|addmv|dot|einsum)$"
@@ -88,7 +91,7 @@ RESOURCES = Table(
     "the mean of each resource in each cycle",
     (
         Column("cycle", pl.Int64(), "number of the cycle", key=True),
-        Column("device", Name, "host, cpu1, gpu7, process (the observed one), pid:123, behind NAME, a disk", key=True),
+        Column("device", Name, "host, cpu1, gpu7, process (the observed one), neighbours, pid:123, behind NAME, a disk", key=True),
         Column("metric", Name, "metric, in the names of stepscope's counters", key=True),
         Column("name", Name, "function during which it was observed; null: the whole cycle", key=True),
         Column("unit", Name, "unit of mu, where known"),
@@ -193,6 +196,7 @@ RUN_RESOURCES = Table(
         Column("metric", Name, "what was measured", key=True),
         Column("unit", Name, "its unit"),
         Column("mu", pl.Float64(), "mean over the stretch"),
+        Column("n_samples", pl.Int64(), "samples in it; with none, the last one before it counts"),
         Column("step_ns", pl.Float64(), "mean step of the stretch", "ns"),
     ),
 )

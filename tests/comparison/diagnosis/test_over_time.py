@@ -111,13 +111,23 @@ def test_without_times_of_steps_these_causes_are_not_judged():
     assert missing == {"periodic_work", "slow_tail", "growing_steps"}
 
 
-def with_memory(recording, level_bytes):
-    """The same with a level of resident memory in each stretch of the whole run."""
+def with_memory(recording, level_bytes, *, each=1):
+    """The same with a level of resident memory in each stretch of the whole run, sampled in one of so many."""
     n = len(level_bytes)
     frame = pl.DataFrame({"stretch": np.arange(n), "mu": level_bytes, "step_ns": [STEP_MS * MS] * n}).with_columns(
-        device=pl.lit("process"), metric=pl.lit("process_mem_rss"), unit=pl.lit("bytes")
+        device=pl.lit("process"),
+        metric=pl.lit("process_mem_rss"),
+        unit=pl.lit("bytes"),
+        n_samples=(pl.col("stretch") % each == each // 2).cast(pl.Int64),
     )
     return replace(recording, run_resources=RUN_RESOURCES.conform(frame))
+
+
+def test_memory_that_grows_is_named_though_a_sample_stands_for_many_stretches():
+    level = np.full(40, 700e6)
+    held = 700e6 + np.repeat(np.arange(5), 8) * 80e6
+    result = compare_runs([[with_memory(timed(0), level, each=8)]], [[with_memory(timed(1), held, each=8)]])
+    assert [cause.category for cause in result.causes] == ["memory_growth"]
 
 
 def test_memory_that_grows_while_the_profiler_runs_is_no_growth_of_the_run():

@@ -67,6 +67,8 @@ FOLLOWS: dict[str, tuple[str, ...]] = {
     "cpu_frequency": (*_HOST, *_OVER_TIME),
     "gil_contention": ("cpu_contention", *_HOST, "slow_tail"),
     "gpu_frequency": ("slow_kernel", "host_overhead", "slow_operator"),
+    "gpu_contention": ("gpu_frequency", "slow_kernel", "slow_operator", "host_overhead", "cpu_contention", *_WHEN),
+    "device_copies": ("host_overhead", "interconnect_pcie", "slow_operator"),
     "interconnect_pcie": ("slow_kernel", "straggler_rank", "network", "host_overhead", "data_loading"),
     "interconnect_nvlink": ("slow_kernel", "straggler_rank", "network", "host_overhead"),
     "network": ("straggler_rank", "slow_tail"),
@@ -109,13 +111,15 @@ _OF_REST, _OF_CYCLE = 0.25, 0.02
 #: Causes that are inferred from how long calls take, which says nothing about a fault if the machines differ.
 _OF_ONE_MACHINE = (
     "gpu_frequency", "cpu_frequency", "slow_kernel", "slow_operator", "host_overhead", "cpu_contention",
+    "device_copies",
     "memory_bandwidth", "thread_oversubscription", "layout_copies",
 )  # fmt: skip
 #: Causes that are recognised by calls that grew, like the cycles.
 _OF_CALLS = ("slow_kernel", "slow_operator", "host_overhead")
 #: Causes that are a measured state of a resource: they are what differs, even if other work hides their cost.
 STATES = (
-    "gpu_frequency", "cpu_frequency", "interconnect_nvlink", "interconnect_pcie", "network", "memory_growth",
+    "gpu_frequency", "gpu_contention", "cpu_frequency", "interconnect_nvlink", "interconnect_pcie", "network",
+    "memory_growth",
     "memory_pressure", "straggler_rank", "queueing",
 )  # fmt: skip
 #: Causes that consist of the program's own times. They prove no difference that the step time does not.
@@ -133,8 +137,10 @@ _MOST_OF = 0.75
 _HALF = 0.5
 #: A consequence that explains less than this share of the difference is never a cause of its own.
 _LEAST_SCORE = 0.05
+#: Causes that say what calls are for, so that all that these cost, as small calls or on cores, comes after them.
+_BY_CALLS = ("compilation", "layout_copies", "device_copies")
 #: Causes that make the main thread spend time somewhere in Python.
-_WHERE = ("host_overhead", "slow_operator", "data_loading", "gil_contention", "disk_io", "slow_tail")
+_WHERE = ("host_overhead", "device_copies", "slow_operator", "data_loading", "gil_contention", "disk_io", "slow_tail")
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
@@ -402,7 +408,7 @@ def _reasons_first(suspects: Sequence[Suspect]) -> list[Suspect]:
         return any(
             late.cause.category in FOLLOWS.get(each.cause.category, ()) and each.affected_ns >= 0.5 * late.affected_ns
             for each in suspects
-            if (is_bare(late) and not is_bare(each)) or each.cause.category == "compilation"
+            if (is_bare(late) and not is_bare(each)) or each.cause.category in _BY_CALLS
         )
 
     def is_of_slow_steps(where: Suspect) -> bool:

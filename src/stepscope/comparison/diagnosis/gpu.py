@@ -20,12 +20,14 @@ from stepscope.comparison.diagnosis.case import (
 )
 from stepscope.comparison.diagnosis.change import Change, evidence, fold, gpu_name, moved, span
 from stepscope.comparison.diagnosis.sizes import share_of_same_work
-from stepscope.comparison.model import RuledOut
+from stepscope.comparison.model import NEIGHBOURS, ON_DEVICE, PROCESS, RuledOut
 from stepscope.core import units
 from stepscope.core.names import shorten
 
 if TYPE_CHECKING:
-    from stepscope.comparison.model import Evidence
+    from collections.abc import Sequence
+
+    from stepscope.comparison.model import Evidence, Observation
 
 
 _CLOCKS = ("gpu_sm_frequency", "gpu_frequency", "gpu_sm_clock", "gpu_clock")
@@ -34,6 +36,11 @@ _MEMORY_CLOCKS = ("gpu_mem_frequency", "gpu_memory_frequency", "gpu_mem_clock")
 _LOWER, _SLOWER = 0.95, 1.05
 #: Slowdown that counts for a single kernel; other users of the machine may cause smaller ones.
 _KERNEL_SLOWER = 1.1
+#: Percent of the time in which processes that are not the job's must use its device: a monitor that looks at it now and
+#: then uses less.
+_USED = 10.0
+#: Kernels that are slower than the clock's ratio to this power are slower for another reason, too.
+_BEYOND_CLOCK = 1.5
 
 
 def clock_of(view: View, device: str) -> Change:
@@ -66,6 +73,9 @@ def gpu_frequency(view: View) -> Judgement:
     if slower is None or slower < max(_SLOWER, inverse**0.3):
         text = "" if slower is None else f", but its kernels take {fold(slower)} as long"
         return RuledOut(name, f"clock of {gpu_name(device, 'The GPU')} {moved(clock)}{text}")
+    if slower > inverse**_BEYOND_CLOCK and _neighbours_use(view).delta >= _USED:
+        text = f"clock of {gpu_name(device, 'The GPU')} {moved(clock)}, but its kernels take {fold(slower)} as long"
+        return RuledOut(name, f"{text} while other processes compute on it")
     share = share_slowed_by(kernels, slower)
     memory = view.resource(device, *_MEMORY_CLOCKS)
     shown = [
@@ -144,6 +154,84 @@ def _around(view: View, device: str) -> tuple[list[Evidence], list[Evidence]]:
         if key[0] == device and "throttle" in key[1] and change.rose():
             hints.append(evidence("reason for a lower clock", change, device=device, metric=key[1]))
     return follows, hints
+
+
+def gpu_contention(view: View) -> Judgement:
+    """Processes that are not the job's compute on its accelerator.
+
+    Necessary: they use it for 10 % of the time more than in the base; and a typical kernel call takes 10 % longer, and
+    more than the clock's ratio to the power of 1.5, because a driver lets processes compute in turns, each for a few
+    milliseconds. Without a profile: cycles take longer.
+    """
+    name = "gpu_contention"
+    use = _neighbours_use(view)
+    if not use.is_known:
+        return Missing(name, f"{ON_DEVICE} (who uses the accelerator; stepscope record outside of a container)")
+    texts = f"other processes use the accelerator for {units.percent((use.other or 0.0) / 100)} of the time"
+    if use.delta < _USED:
+        return RuledOut(name, texts)
+    devices = [device for device in view.devices("gpu") if view.kernels(device).height]
+    slowed = {device: typical_slowdown(view.kernels(device)) or 1.0 for device in devices}
+    device = max(slowed, key=slowed.__getitem__, default=None)
+    shown = [evidence("use of the accelerator by other processes", use, role="necessary", metric=ON_DEVICE)]
+    if device is None:
+        if not view.is_slower and not view.is_of_time:
+            return not_slower(name, view)
+        affected, times, how = view.delta_ns, None, ""
+        follows: tuple[Evidence, ...] = ()
+    else:
+        times = slowed[device]
+        low = clock_of(view, device)
+        clock = 1 / min(low.ratio or 1.0, 1.0)
+        if times < max(_KERNEL_SLOWER, clock**_BEYOND_CLOCK):
+            return RuledOut(name, f"{texts}, but its kernels take {fold(times)} as long")
+        kernels = view.kernels(device)
+        whole = float(kernels["delta_ns"].sum()) if view.same_cycles else (view.step.other or 0.0) * (1 - 1 / times)
+        affected = whole * (times - clock) / (times - 1)
+        how = f"; a typical kernel of the job takes {fold(times)} as long"
+        shown.append(evidence(f"kernels take {fold(times)} as long per call", role="necessary", device=device))
+        follows = _slowest(kernels, device)
+        if low.fell(to=_LOWER):
+            follows = (evidence("clock of the multiprocessors", low, role="consequence", device=device), *follows)
+    for where in (device,) if device is not None else view.devices("gpu"):
+        memory = view.resource(where, "gpu_mem_used")
+        if memory.is_known and memory.rose():
+            shown.append(evidence("memory of the device in use", memory, device=where, metric="gpu_mem_used"))
+    share = units.percent((use.other or 0.0) / 100)
+    return view.suspect(
+        name,
+        f"Other processes compute on {gpu_name(device, 'the GPU') if device else 'the GPU'} for {share} of the time"
+        f" (was {units.percent((use.base or 0.0) / 100)}){how}.",
+        affected,
+        0.9 if device is not None else 0.7,
+        shown,
+        resource="accelerator",
+        device=device,
+        magnitude=times,
+        explained_ns=exposed_on_device(view, affected),
+        consequences=follows,
+        advice="see who else uses it (nvidia-smi pmon -s um) and move one of them; nvidia-smi -c EXCLUSIVE_PROCESS"
+        " keeps others off, MIG gives each a part",
+    )
+
+
+def _neighbours_use(view: View) -> Change:
+    """For how much of the time processes that are not the job's use accelerators. Units: percent."""
+    base, other = (_mean_use(runs) for runs in (view.pair.base, view.pair.other))
+    return Change(base, other, is_real=base is not None and other is not None, unit="%")
+
+
+def _mean_use(runs: Sequence[Observation]) -> float | None:
+    """The mean over repeats; None if it is not known of one of them even for the job itself."""
+    means = []
+    for run in runs:
+        rows = run.run_resources if run.run_resources.height else run.resources.filter(pl.col("name").is_null())
+        rows = rows.filter(pl.col("metric").cast(pl.String) == ON_DEVICE)
+        own, theirs = (rows.filter(pl.col("device").cast(pl.String) == who) for who in (PROCESS, NEIGHBOURS))
+        if own.is_empty():
+            return None
+        means.append(float(theirs["mu"].sum()) / own.height)
+    return sum(means) / len(means) if means else None
 
 
 def slow_kernel(view: View) -> Judgement:
@@ -246,4 +334,8 @@ def _replaced_on(view: View, device: str) -> Suspect | None:
     )
 
 
-RULES = (Rule("gpu_frequency", gpu_frequency), Rule("slow_kernel", slow_kernel))
+RULES = (
+    Rule("gpu_frequency", gpu_frequency),
+    Rule("gpu_contention", gpu_contention),
+    Rule("slow_kernel", slow_kernel),
+)

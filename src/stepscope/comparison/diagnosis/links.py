@@ -1,4 +1,4 @@
-"""Causes on the links: NVLink, PCIe, the network."""
+"""Causes on the links: NVLink, PCIe, the network, and copies between host and devices."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from stepscope.comparison.diagnosis.case import (
     View,
     exposed_on_device,
     not_grown,
+    not_slower,
     typical_slowdown,
 )
 from stepscope.comparison.diagnosis.change import ABSENT, Change, evidence, fold, gpu_name, moved, span
+from stepscope.comparison.diagnosis.workload import is_other, other_work
 from stepscope.comparison.model import Evidence, RuledOut
 from stepscope.core import units
 from stepscope.core.names import shorten
@@ -26,6 +28,9 @@ _TIMES = 10.0
 #: Traffic (bytes/s) that can slow other transfers: 1/16 of a PCIe 3.0 x16 link (15.75 GB/s, the slowest in use) and of
 #: a 100 GB/s link between devices (four NVLink 2 lanes one way). Less takes up below 7 % of the link's time.
 _LEAST = {"pcie": 15.75e9 / 16, "nvlink": 100e9 / 16}
+#: Copies between host and device as profilers call them, and the least time of one that is no mere value.
+_HOST_COPIES = r"(?i)HtoD|DtoH|Host -> Device|Device -> Host|host_to_device|device_to_host|H2D|D2H"
+_LONG_NS = 20_000.0
 _NICS = ("net_recv_bytes_rate", "net_sent_bytes_rate", "net_rx_rate", "net_tx_rate")
 _LOSSES = (
     "net_retransmits",
@@ -149,6 +154,59 @@ def _slowed(view: View, device: str) -> list[Evidence]:
     return slowed
 
 
+def device_copies(view: View) -> Judgement:
+    """The job copies more between the host and its devices, and waits for it.
+
+    Necessary: copies of 20 µs and more take 3 % of a cycle longer, because there are more of them, or longer ones; and
+    their device computes nothing meanwhile, or the host waits in the call, for as much of it. A change of all of the
+    work copies more as well, which is no cause of its own.
+    """
+    name = "device_copies"
+    if not any(view.kernels(device).height for device in view.devices("gpu")):
+        return RuledOut(name, "no accelerator worked")
+    copies = view.work.filter((pl.col("category") == "memcpy") & pl.col("name").str.contains(_HOST_COPIES))
+    more = copies.filter(
+        (pl.col("delta_ns") > 0)
+        & (pl.col("calls_real") | pl.col("is_real"))
+        & (pl.col("own_ns_other") >= _LONG_NS * pl.col("calls_other"))
+    ).sort("delta_ns", descending=True)
+    grown = float(more["delta_ns"].sum())
+    ends = [float(copies[f"own_ns_{side}"].sum()) for side in ("base", "other")]
+    texts = f"copies between host and device take {span(ends[0], ends[1], 'ns')} per cycle"
+    if grown < view.least_ns:
+        return RuledOut(name, texts)
+    if not view.is_slower:
+        return not_slower(name, view)
+    if is_other(other_work(view)):
+        return RuledOut(name, f"{texts}, but all of the work is another")
+    waits = view.part("exposed memcpy", "synchronisation", "launch and runtime calls").delta
+    lost = min(grown, max(waits, 0.0))
+    if lost < view.least_ns:
+        return RuledOut(name, f"{texts}, while other work goes on")
+    first = more.row(0, named=True)
+    calls = Change(first["calls_base"], first["calls_other"], is_real=True)
+    each = Change(first["ns_per_call_base"], first["ns_per_call_other"], is_real=True, unit="ns")
+    pageable = "pageable" in first["name"].lower()
+    how = f"{units.number(calls.other)} of {units.duration(each.other)} each ({shorten(first['name'])})"
+    return view.suspect(
+        name,
+        f"The job copies more between host and device: {span(ends[0], ends[1], 'ns')} per cycle, {how}"
+        f"{'; memory that is not pinned makes the host wait' if pageable else ''}.",
+        lost,
+        0.9,
+        [
+            evidence(f"calls of {shorten(first['name'])} per cycle", calls, role="necessary", name=first["name"]),
+            evidence("time of such copies, per cycle", Change(*ends, is_real=True, unit="ns"), role="necessary"),
+        ],
+        resource="copies",
+        device=first["device"],
+        magnitude=ends[1] / ends[0] if ends[0] else None,
+        explained_ns=exposed_on_device(view, lost),
+        advice="keep on the device what is needed there; copy less, or every few steps; copy from and into pinned"
+        " memory with non_blocking=True",
+    )
+
+
 def network(view: View) -> Judgement:
     """The network between hosts is slow or full.
 
@@ -198,5 +256,6 @@ def network(view: View) -> Judgement:
 RULES = (
     Rule("interconnect_nvlink", interconnect_nvlink),
     Rule("interconnect_pcie", interconnect_pcie),
+    Rule("device_copies", device_copies),
     Rule("network", network),
 )

@@ -64,7 +64,14 @@ _APART = 1.1
 _LEAST = 0.05
 #: A major fault waits for a disk: at least 0.1 ms on flash.
 _MAJOR_NS = 1e5
+#: Runtime functions that take memory of a device from its driver, or give it back.
+_DRIVER_MEMORY = (
+    "cudaMalloc", "cudaFree", "hipMalloc", "hipFree", "cuMemCreate", "cuMemMap", "cuMemUnmap", "cuMemRelease",
+    "cnrtMalloc", "cnrtFree", "aclrtMalloc", "aclrtFree",
+)  # fmt: skip
 _MOST_POINTS = 400
+#: Cycles, or samples along the run, that show how a level grows.
+_LEAST_CYCLES, _LEAST_SAMPLES = 8, 5
 
 
 class Growth(msgspec.Struct, frozen=True):
@@ -80,22 +87,33 @@ class Growth(msgspec.Struct, frozen=True):
     late: float
 
 
-def slope(values: Floats) -> float:
-    """Median of the slopes between all pairs of cycles (Theil–Sen), in the values' unit per cycle."""
-    at = np.linspace(0, values.size - 1, min(values.size, _MOST_POINTS)).round().astype(int)
-    left, right = np.triu_indices(at.size, 1)
-    return float(np.median((values[at[right]] - values[at[left]]) / (at[right] - at[left])))
+def slope(values: Floats, at: Floats | None = None) -> float:
+    """Median of the slopes between all pairs of cycles (Theil–Sen), in the values' unit per cycle.
+
+    `at` are the cycles of the values; else they follow one another.
+    """
+    chosen = _chosen(values)
+    left, right = np.triu_indices(chosen.size, 1)
+    place = (np.arange(values.size, dtype=np.float64) if at is None else at)[chosen]
+    picked = values[chosen]
+    return float(np.median((picked[right] - picked[left]) / (place[right] - place[left])))
 
 
-def growth_of(values: Floats, each: float = 1.0) -> Growth | None:
-    """Growth of a level from its values, one for `each` cycles; None with fewer than 8 values."""
-    if values.size < 8:
+def _chosen(values: Floats) -> NDArray[np.int64]:
+    return np.linspace(0, values.size - 1, min(values.size, _MOST_POINTS)).round().astype(np.int64)
+
+
+def growth_of(values: Floats, at: Floats | None = None) -> Growth | None:
+    """Growth of a level from its values at some cycles, else one a cycle; None with too few of them."""
+    if values.size < (_LEAST_CYCLES if at is None else _LEAST_SAMPLES):
         return None
-    at = np.linspace(0, values.size - 1, min(values.size, _MOST_POINTS)).round().astype(int)
-    left, right = np.triu_indices(at.size, 1)
-    steady = float((values[at[right]] > values[at[left]]).mean())
-    late = slope(values[values.size // 2 :])
-    return Growth(slope(values) / each, float(values[0]), float(values[-1]), steady, late / each)
+    place = np.arange(values.size, dtype=np.float64) if at is None else at
+    picked = values[_chosen(values)]
+    left, right = np.triu_indices(picked.size, 1)
+    steady = float((picked[right] > picked[left]).mean())
+    half = values.size // 2
+    late = slope(values[half:], place[half:])
+    return Growth(slope(values, place), float(values[0]), float(values[-1]), steady, late)
 
 
 def memory_growth(view: View) -> Judgement:
@@ -152,9 +170,7 @@ def _n_cycles(run: Observation, *, is_timed: bool) -> int:
 def _growths(runs: Sequence[Observation], device: str, metric: str, *, is_timed: bool) -> list[Growth]:
     growths = []
     for run in runs:
-        values = _levels(run, device, metric, is_timed=is_timed)
-        each = max(_n_cycles(run, is_timed=is_timed) / max(values.size, 1), 1.0) if is_timed else 1.0
-        growth = growth_of(values, each)
+        growth = growth_of(*(_timed_levels if is_timed else _levels)(run, device, metric))
         growths += [] if growth is None else [growth]
     return growths
 
@@ -212,25 +228,36 @@ def _grown(
     )
 
 
-def _levels(run: Observation, device: str, metric: str, *, is_timed: bool) -> Floats:
-    """Values by cycle, or if `is_timed` by stretch of the whole run; empty if the run has none."""
-    if is_timed:
-        is_it = (pl.col("device").cast(pl.String) == device) & (pl.col("metric").cast(pl.String) == metric)
-        values: Floats = run.run_resources.filter(is_it).sort("stretch")["mu"].to_numpy()
-        return values
+def _timed_levels(run: Observation, device: str, metric: str) -> tuple[Floats, Floats]:
+    """Values by stretch of the whole run, and the cycles where these are; empty if the run has none.
+
+    Stretches without a sample have the value of the nearest one, so only the first of them counts.
+    """
+    is_it = (pl.col("device").cast(pl.String) == device) & (pl.col("metric").cast(pl.String) == metric)
+    rows = run.run_resources.filter(is_it).sort("stretch")
+    each = max(_n_cycles(run, is_timed=True) / max(rows.height, 1), 1.0)
+    rows = rows.filter((pl.col("n_samples") > 0) | (pl.col("stretch") == pl.col("stretch").min()))
+    values: Floats = rows["mu"].to_numpy()
+    return values, rows["stretch"].cast(pl.Float64).to_numpy() * each
+
+
+def _levels(run: Observation, device: str, metric: str) -> tuple[Floats, None]:
+    """Values by cycle; empty if the run has none."""
     whole = run.complete_cycles.select("cycle")
     is_it = (pl.col("device") == device) & (pl.col("metric") == metric) & pl.col("name").is_null()
     rows = whole.join(run.resources.filter(is_it), on="cycle", how="inner", maintain_order="left")
     levels: Floats = rows["mu"].to_numpy()
-    return levels
+    return levels, None
 
 
 def memory_pressure(view: View) -> Judgement:
     """There is too little memory: pages are read from disk again or swapped, or the allocator has to retry.
 
-    Necessary is one of three: major faults cost 3 % of a cycle more at 0.1 ms each (flash; other disks take longer)
+    Necessary is one of four: major faults cost 3 % of a cycle more at 0.1 ms each (flash; other disks take longer)
     while swap is in use or less than half of the base's free memory is left, since a first read of files faults as
-    well; or swap use rises by 16 MiB; or the allocator retries more often.
+    well; or swap use rises by 16 MiB; or the allocator retries more often; or calls that take memory
+    from the driver and give it back, for which all work on the device must end, take 3 % of a cycle longer: an allocator
+    that has enough memory keeps it.
     """
     name = "memory_pressure"
     faults = view.per_cycle(PROCESS, "process_major_faults")
@@ -239,6 +266,9 @@ def memory_pressure(view: View) -> Judgement:
     swaps = swap.rose(by=_LEAST_BYTES)
     scarce = swaps or (swap.other or 0.0) > _LEAST_BYTES or free.fell(to=0.5)
     lost = faults.delta * _MAJOR_NS if faults.rose(times=2) and scarce else 0.0
+    by_driver = _from_driver(view)
+    if by_driver is not None and not scarce and not retries:
+        return by_driver
     if not faults.is_known and not swap.is_known and not free.is_known:
         return Missing(name, "process_major_faults, process_mem_swap, host_mem_available")
     if not retries and not swaps and (lost < view.least_ns or not lost):
@@ -269,6 +299,40 @@ def memory_pressure(view: View) -> Judgement:
         device=retries[0][0][0] if retries else "host",
         magnitude=faults.ratio,
         advice="free memory on the machine, or use less: smaller batch, checkpointing of activations",
+    )
+
+
+def _from_driver(view: View) -> Suspect | None:
+    """The suspect if memory of a device goes to the driver and comes back in each cycle."""
+    is_it = (pl.col("device") == "host") & pl.col("name").is_in(_DRIVER_MEMORY) & pl.col("calls_real")
+    calls = view.work.filter(is_it & (pl.col("calls_other") >= 2 * pl.col("calls_base"))).sort(
+        "delta_ns", descending=True
+    )
+    lost = float(calls["delta_ns"].sum())
+    if calls.is_empty() or lost < view.least_ns or not view.is_slower:
+        return None
+    times = [
+        evidence(
+            f"calls of {row['name']} per cycle",
+            Change(row["calls_base"], row["calls_other"], is_real=True),
+            role="necessary",
+            device="host",
+            name=row["name"],
+        )
+        for row in calls.head(3).iter_rows(named=True)
+    ]
+    names = " and ".join(f"{units.number(row['calls_other'])} calls of {row['name']}" for row in calls.to_dicts()[:2])
+    return view.suspect(
+        "memory_pressure",
+        f"Memory of the device goes back to the driver and is taken again: {names} per cycle,"
+        f" {units.duration(lost)} more. The device must be idle for each.",
+        lost,
+        0.85,
+        times,
+        resource="memory of the device",
+        device="host",
+        advice="look for torch.cuda.empty_cache() in the loop; else memory is short or fragmented: show memory,"
+        " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or a smaller batch",
     )
 
 

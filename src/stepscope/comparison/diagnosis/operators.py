@@ -23,7 +23,7 @@ from stepscope.comparison.diagnosis.sizes import plain, retyped
 from stepscope.comparison.diagnosis.workload import does_more, is_other, other_work
 from stepscope.comparison.model import PROCESS, RuledOut
 from stepscope.core import units
-from stepscope.core.names import shorten
+from stepscope.core.names import is_launch_call, shorten
 
 _SLOWER = 1.1
 #: How much slower than the rest some operators must be if all are slower.
@@ -46,6 +46,9 @@ _COMPILER = r"\((?:torch/_(?:dynamo|inductor|functorch)/|torch/jit/|jax/_src/com
 #: Operators that bring a tensor into another order in memory; the copy is made inside.
 _LAYOUT = ("aten::contiguous", "aten::clone")
 _COPIES = (*_LAYOUT, "aten::copy_")
+#: What comes with such a copy: another view of the tensor, and memory for its copy.
+_AROUND_COPIES = ("aten::transpose", "aten::permute", "aten::as_strided", "aten::empty_like", "aten::empty_strided",
+                  "aten::empty")  # fmt: skip
 
 
 class _Grown(msgspec.Struct, frozen=True):
@@ -277,7 +280,8 @@ def layout_copies(view: View) -> Judgement:
     """Tensors are copied into another order in memory, because something makes them non-contiguous.
 
     Necessary: more calls of `contiguous` or `clone`, no other element types, and copies whose own time grew by 2 % of a
-    cycle: as numbers of calls do not scatter, less than the usual 3 % suffices.
+    cycle: as numbers of calls do not scatter, less than the usual 3 % suffices. What comes with a copy counts as well:
+    the calls that make its memory and its view, and its launch.
     """
     name = "layout_copies"
     copies = view.operators().filter(pl.col("name").is_in(_COPIES))
@@ -291,14 +295,17 @@ def layout_copies(view: View) -> Judgement:
     # Numbers of calls do not scatter, so the cycle need not be proven to be longer.
     if not view.is_slower and view.delta_ns < 0.5 * grown:
         return not_slower(name, view)
-    row = more.with_columns(added=added).sort("added", descending=True).row(0, named=True)
+    more = more.with_columns(added=added).sort("added", descending=True)
+    row = more.row(0, named=True)
     calls = Change(row["calls_base"], row["calls_other"], is_real=True)
     own = [float(copies[f"own_ns_{side}"].sum()) for side in ("base", "other")]
     change = Change(own[0], own[1], is_real=True, unit="ns")
+    around = _around_copies(view, float(more["added"].max() or 0.0))
+    also = f", and what comes with them {units.duration(around)} more" if around >= grown else ""
     return view.suspect(
         name,
-        f"Tensors are copied into another order in memory: copies take {span(own[0], own[1], 'ns')} per cycle.",
-        grown,
+        f"Tensors are copied into another order in memory: copies take {span(own[0], own[1], 'ns')} per cycle{also}.",
+        grown + around,
         0.85,
         [
             evidence(f"calls of {shorten(row['name'])} per cycle", calls, role="necessary", name=row["name"]),
@@ -309,6 +316,19 @@ def layout_copies(view: View) -> Judgement:
         magnitude=change.ratio,
         advice="find the transpose or permute before the copy (show operators --by shape, record --stacks); keep one "
         "memory format, such as channels_last, through the model",
+    )
+
+
+def _around_copies(view: View, n_copies: float) -> float:
+    """The added time per cycle of views, memory and launches that come with so many more copies. Units: ns."""
+    added = pl.col("calls_other") - pl.col("calls_base")
+    calls = view.work.filter((pl.col("device") == "host") & pl.col("calls_real") & (added > 0) & (pl.col("delta_ns") > 0))
+    share = pl.min_horizontal(pl.lit(1.0), 2 * n_copies / added)
+    views = calls.filter(pl.col("name").is_in(_AROUND_COPIES))
+    launches = calls.filter(pl.col("name").map_elements(is_launch_call, return_dtype=pl.Boolean))
+    launched = pl.min_horizontal(pl.lit(1.0), n_copies / added)
+    return float(views.select((pl.col("delta_ns") * share).sum()).item()) + float(
+        launches.select((pl.col("delta_ns") * launched).sum()).item()
     )
 
 
