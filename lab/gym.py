@@ -91,7 +91,7 @@ FAULTS = {
     "large_messages": Fault(("workload_change", "host_overhead"), ("pool",)),
     "float32": Fault(("slow_operator", "slow_kernel"), ON_GPU),
     "gpu_neighbour": Fault(("gpu_contention",), ON_GPU),
-    "copies_back": Fault(("workload_change",), ("gpu",)),
+    "copies_back": Fault(("device_copies",), ("gpu",)),
     "empty_cache": Fault(("host_overhead", "memory_pressure"), ("gpu",)),
     "no_graph": Fault(("host_overhead",), ("graphs",)),
     "slow_optimizer": Fault(("workload_change", "host_overhead"), ("transformer", "gpu")),

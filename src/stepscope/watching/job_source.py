@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 #: A job has ended when it has no steps for so long, or never had one for the second.
 _GONE_S, _NEVER_S = 5.0, 65.0
 #: Causes that belong to the machine and its other work, and come again; those that only say when. Others are faults.
-_OF_THE_MACHINE = ("cpu_contention", "cpu_frequency", "gpu_frequency")
+_OF_THE_MACHINE = ("cpu_contention", "cpu_frequency", "gpu_contention", "gpu_frequency")
 _ONLY_WHEN = ("none", "slow_tail", "periodic_work")
 _DUMP_S, _COMPARE_S = 120.0, 300.0
 #: Bytes without which a disk is full.

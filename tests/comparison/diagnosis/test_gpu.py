@@ -122,3 +122,49 @@ def test_most_kernels_are_no_single_one():
     names = {"ampere_bf16_s16816gemm_64x64"}
     diagnosis = diagnosed(base, slowed(base, 1.2, names=names))
     assert any("most kernels" in row.reason for row in diagnosis.ruled_out if row.category == "slow_kernel")
+
+
+USED = {("process", "process_gpu_usage"): ("%", 40.0), ("gpu0", "gpu_mem_used"): ("bytes", 5e9)}
+SHARED = {
+    ("process", "process_gpu_usage"): ("%", 45.0),
+    ("neighbours", "process_gpu_usage"): ("%", 50.0),
+    ("gpu0", "gpu_mem_used"): ("bytes", 7e9),
+}
+BUSY = replace(BASE, computing_ms=50.0, resources={**BASE.resources, **USED})
+
+
+def beside_another(job, times):
+    """The job while another process computes on its device, and kernels take so many times as long."""
+    return replace(slowed(job, times), computing_ms=50.0 * times, resources={**job.resources, **SHARED})
+
+
+def test_another_process_on_the_device_is_named_with_its_share():
+    cause, *_ = diagnosed(BUSY, beside_another(BUSY, 2.4)).causes
+    assert cause.category == "gpu_contention"
+    assert cause.statement.startswith("Other processes compute on GPU 0 for 5")
+    assert "(was 0 %); a typical kernel of the job takes 2.4× as long" in cause.statement
+    assert any(row.text == "memory of the device in use" for row in cause.evidence)
+
+
+def test_the_clock_that_a_neighbour_s_power_lowers_is_a_consequence_of_it():
+    other = beside_another(BUSY, 2.4).at("gpu0", "gpu_sm_frequency", 1090.0)
+    diagnosis = diagnosed(BUSY, other)
+    assert categories(diagnosis)[0] == "gpu_contention"
+    assert "gpu_frequency" not in categories(diagnosis)
+    assert any(row.text == "clock of the multiprocessors" for row in diagnosis.causes[0].consequences)
+
+
+def test_a_neighbour_that_slows_nothing_is_no_cause():
+    other = replace(BUSY, resources={**BUSY.resources, **SHARED})
+    diagnosis = diagnosed(BUSY, other)
+    assert "gpu_contention" not in categories(diagnosis)
+    assert any("but its kernels take" in row.reason for row in diagnosis.ruled_out if row.category == "gpu_contention")
+
+
+def test_slow_kernels_without_a_neighbour_are_no_contention():
+    other = replace(slowed(BUSY, 2.0), computing_ms=100.0)
+    assert "gpu_contention" not in categories(diagnosed(BUSY, other))
+
+
+def test_who_uses_the_device_is_asked_for_where_the_job_s_own_use_is_unknown():
+    assert "process_gpu_usage" in not_judged(diagnosed(BASE, BASE))["gpu_contention"]

@@ -45,6 +45,30 @@ def test_traffic_nobody_recorded_is_asked_for():
     assert "gpu_link_transmit" in needs["interconnect_nvlink"]
 
 
+BACK = Kernel("Memcpy DtoH (Device -> Pageable)", 3, 24e6, "memcpy")
+
+
+def copying(job, *kernels, waits_ms):
+    """The job with these copies added, for which the host waits."""
+    return replace(job, kernels=(*job.kernels, *kernels), launch_ms=job.launch_ms + waits_ms)
+
+
+def test_the_job_s_own_copies_that_it_waits_for_are_named():
+    cause, *_ = diagnosed(BASE, copying(BASE, BACK, waits_ms=72.0)).causes
+    assert cause.category == "device_copies"
+    assert "3 of 24 ms each (Memcpy DtoH)" in cause.statement
+    assert "not pinned" in cause.statement
+
+
+def test_copies_beside_other_work_are_no_cause():
+    assert "device_copies" not in categories(diagnosed(BASE, copying(BASE, BACK, waits_ms=0.0)))
+
+
+def test_many_single_values_are_no_copies_but_small_calls():
+    values = Kernel("Memcpy DtoH (Device -> Pinned)", 30_000, 1.5e3, "memcpy")
+    assert "device_copies" not in categories(diagnosed(BASE, copying(BASE, values, waits_ms=80.0)))
+
+
 TALKS = replace(Job(), talk_ms=20.0)
 
 

@@ -53,6 +53,17 @@ def test_a_heap_that_grows_in_proportion_to_a_larger_batch_is_no_growth():
     assert not any("memory_growth" in row.text for row in diagnosed(base, other).causes[0].consequences)
 
 
+def test_memory_that_goes_back_to_the_driver_in_each_cycle_is_pressure():
+    calls = (
+        Op("cudaFree", 32, 0.11e6, "[]", category="runtime"),
+        Op("cudaMalloc", 32, 0.12e6, "[]", category="runtime"),
+    )
+    cause, *_ = diagnosed(BASE, BASE.with_ops(*calls)).causes
+    assert cause.category == "memory_pressure"
+    assert "32 calls of cudaMalloc and 32 calls of cudaFree per cycle" in cause.statement
+    assert not diagnosed(BASE.with_ops(*calls), BASE.with_ops(*calls)).causes
+
+
 def test_memory_that_was_taken_once_is_no_growth():
     assert not diagnosed(BASE, BASE.levels(process_mem_rss=450e6)).causes
 

@@ -86,6 +86,16 @@ def test_copies_into_another_order_in_memory_have_a_name_of_their_own():
     assert "layout_copies" not in categories(diagnosed(BASE, BASE.with_ops(clone)))  # views, or tiny tensors
 
 
+def test_what_comes_with_copies_into_another_order_is_theirs():
+    clone = Op("aten::clone", 60, 0.02 * MS, "[[8,72,320]]")
+    copies = replace(BASE.op("aten::copy_"), calls=83, each_ns=0.03 * MS)
+    views = Op("aten::transpose", 120, 0.02 * MS, "[[8,72,320]]")
+    launches = Op("cudaLaunchKernel", 60, 0.01 * MS, "[]", category="runtime")
+    diagnosis = diagnosed(BASE, BASE.with_ops(clone, copies, views, launches))
+    assert categories(diagnosis)[0] == "layout_copies"
+    assert "what comes with them 3" in diagnosis.causes[0].statement
+
+
 def test_a_job_that_compiles_in_its_steps_is_recognised():
     compiles = Op("_compile.compile_inner (dynamo_timed)", 1, 30 * MS, "[[8,72,320]]", category="user_range")
     diagnosis = diagnosed(BASE, BASE.with_ops(compiles))
