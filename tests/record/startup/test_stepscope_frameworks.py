@@ -149,6 +149,16 @@ class FakeTorch:
             def step(self, optimizer, *, leaves_out: bool = False):
                 return None if leaves_out else optimizer.step()
 
+        class Graph:
+            def capture_begin(self, pool: object = None) -> None:
+                self.pool = pool
+
+            def capture_end(self) -> None:
+                calls.append("captured")
+
+            def replay(self) -> None:
+                calls.append("replay")
+
         self.distributed = types.SimpleNamespace(
             is_available=lambda: True, is_initialized=lambda: self.rank is not None, get_rank=lambda: self.rank
         )
@@ -165,7 +175,9 @@ class FakeTorch:
             profiler=types.SimpleNamespace(
                 _KinetoProfile=Kineto, record_function=RecordFunction, ProfilerActivity=types.SimpleNamespace(CPU="cpu")
             ),
-            cuda=types.SimpleNamespace(is_initialized=lambda: False, amp=types.SimpleNamespace(GradScaler=Scaler)),
+            cuda=types.SimpleNamespace(
+                is_initialized=lambda: False, amp=types.SimpleNamespace(GradScaler=Scaler), CUDAGraph=Graph
+            ),
             version=types.SimpleNamespace(cuda="13.0"),
             compiler=functions,
             distributed=self.distributed,
@@ -195,6 +207,40 @@ def test_torch_is_profiled_by_optimizer_steps(watch, log, ends, tmp_path, monkey
     ends[0]()
     assert log.facts == {"torch": "9.9", "step_source": "optimizer steps", "steps": 6}
     assert log.issues == {}
+
+
+def test_replays_of_a_graph_are_steps_and_what_is_captured_is_not(watch, log):
+    fake = FakeTorch()
+    watch("torch", fake.module)
+    torch = fake.module
+    optimizer, model, graph = torch.optim.SGD(), torch.nn.Module(), torch.cuda.CUDAGraph()
+    graph.capture_begin("pool")
+    model(1)
+    optimizer.step()
+    graph.capture_end()
+    for _ in range(70):
+        graph.replay()
+    assert (graph.pool, fake.calls.count("captured"), fake.calls.count("replay")) == ("pool", 1, 70)
+    assert log.facts["step_source"] == "replays of graphs"
+    assert "ProfilerStep#2" in fake.calls
+
+
+def test_a_graph_that_a_model_s_call_replays_is_no_step(watch, log):
+    fake = FakeTorch()
+    watch("torch", fake.module)
+    torch = fake.module
+    graph = torch.cuda.CUDAGraph()
+
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            graph.replay()
+            graph.replay()
+            return x
+
+    model = Model()
+    for _ in range(3):
+        model(1)
+    assert log.facts["step_source"] == "module calls"
 
 
 @pytest.mark.parametrize("imported", [False, True], ids=["without inductor", "with inductor"])

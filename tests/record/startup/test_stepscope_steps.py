@@ -94,6 +94,49 @@ def optimize(steps: Steps, optimizer: Optimizer) -> None:
     steps.optimizer_ended(optimizer)
 
 
+def test_replays_of_graphs_are_steps_of_a_job_whose_model_is_hardly_called(steps, profile, log):
+    model = Module(1)
+    steps.module_called(model)  # warms up
+    for _ in range(4):
+        steps.replayed()
+    assert profile.told == [0, 1, 2, 3]
+    assert log.facts == {"step_source": "replays of graphs"}
+    assert steps.model() is None
+
+
+def test_a_model_that_is_called_more_often_than_graphs_are_replayed_marks_steps(steps, profile, log):
+    model = Module(1)
+    for _ in range(3):
+        steps.module_called(model)
+        steps.module_called(model)
+        steps.replayed()
+    assert profile.told == [0, 1, 2, 3, 4, 5]
+    assert log.facts == {"step_source": "module calls"}
+
+
+def test_steps_of_an_optimizer_that_went_into_a_graph_are_its_replays(steps, profile, log):
+    optimizer = Optimizer()
+    for _ in range(3):
+        optimize(steps, optimizer)  # warms up
+    steps.is_capturing = True
+    optimize(steps, optimizer)
+    steps.is_capturing = False
+    for _ in range(63 + 4):
+        steps.replayed()
+    assert profile.told == [1, 2, 3, 0, 1, 2, 3]
+    assert log.facts == {"step_source": "replays of graphs"}
+
+
+def test_graphs_that_are_replayed_between_steps_of_an_optimizer_are_parts_of_steps(steps, profile, log):
+    optimizer = Optimizer()
+    for n in (1, 70, 200, 5):
+        for _ in range(n):
+            steps.replayed()
+        optimize(steps, optimizer)
+    assert profile.told[-3:] == [2, 3, 4]
+    assert log.facts == {"step_source": "optimizer steps"}
+
+
 @pytest.mark.parametrize(
     "name", ["step 1", "ProfilerStep#12", "train_step_3", "Iteration: 7", "batch-0", "train/iter 5", "step5"]
 )

@@ -1,6 +1,6 @@
 """Where a job's steps begin: at numbered ranges, or else at steps of an optimizer, or else at calls of its model.
 
-All three are reported here as they happen. The most reliable one so far marks the steps, and it stays the same once a
+Replays of captured graphs that no model's call makes count as calls of a model. All three are reported here as they happen. The most reliable one so far marks the steps, and it stays the same once a
 profile has begun.
 """
 
@@ -20,11 +20,15 @@ _NAME = re.compile(
 #: An optimizer that steps this often while the one that marked steps did not replaces that one.
 _TAKES_OVER = 10
 
+#: So many replays of captured graphs since an optimizer stepped show that it will not any more: its steps are in them.
+_REPLAYS = 64
+
 #: A thread that called models this often is not short-lived, as a thread for one request would be.
 _KNOWN = 3
 
 _NOTHING, _MODULE, _OPTIMIZER, _RANGE = range(4)
 _NAMES = (None, "module calls", "optimizer steps", "named ranges")
+_GRAPHS = "replays of graphs"
 
 
 class Steps:
@@ -42,6 +46,12 @@ class Steps:
         self._here = _thread._local()  # type: Any
         self._lead = -1
         self._model = None  # type: Any
+        #: Replays of graphs since an optimizer stepped, and those that count as steps, from 0 on.
+        self._n_since = 0
+        self._n_replays = -1
+        self._graphs_lead = self._graphs_are_parts = False
+        #: Whether a graph is being captured: what is called then does nothing yet.
+        self.is_capturing = False
         self.has_optimizer = False
         #: How often a step of an optimizer has begun.
         self.n_begun = 0
@@ -75,12 +85,16 @@ class Steps:
         depth = self._inside.pop(thread, 1) - 1
         if depth:
             self._inside[thread] = depth
-        elif stepped:
+        elif stepped and not self.is_capturing:
             self.after_step(optimizer)
 
     def after_step(self, optimizer: Any) -> None:
         """A step of an optimizer has ended, or was left out. Of several optimizers only the first one marks steps."""
         self.has_optimizer = True
+        self._n_since = 0
+        if self._graphs_lead:
+            # Graphs are parts of steps after all: this optimizer only steps seldom.
+            self._graphs_lead, self._graphs_are_parts = False, True
         now = self._optimizer() if self._optimizer is not None else None
         if now is not optimizer:
             n_since = self._n_other_steps.get(id(optimizer), 0) + 1
@@ -102,7 +116,7 @@ class Steps:
         self.profile.safe_point(
             may_begin=here.n_calls > _KNOWN or (threading.current_thread() is threading.main_thread())
         )
-        if self._source > _MODULE or self.has_optimizer:
+        if self._source > _MODULE or self.has_optimizer or self.is_capturing:
             return False
         if not hasattr(here, "models"):
             here.models = {}
@@ -116,10 +130,28 @@ class Steps:
         known[2] += 1
         # Of several models the one that is called most often marks steps: the first one to reach a number of calls.
         if known[2] > self._lead and (self._model is known or not self.profile.is_near):
-            self._lead, self._model = known[2], known
+            self._lead, self._model, self._graphs_lead = known[2], known, False
             self._tell(_MODULE, known[2])
             return True
         return False
+
+    def replayed(self) -> None:
+        """A captured graph is replayed, not from within a model's call.
+
+        It is a step if graphs are replayed more often than any model is called, and no optimizer steps any more.
+        """
+        self._n_since += 1
+        if self._source == _RANGE or self._graphs_are_parts or (self.has_optimizer and self._n_since < _REPLAYS):
+            return
+        self._n_replays += 1
+        if not self._graphs_lead:
+            if self.profile.is_near or (not self.has_optimizer and self._n_replays <= self._lead):
+                return
+            self._graphs_lead, self._model, self.has_optimizer = True, None, False
+            self._source = min(self._source, _MODULE)
+            self._log.add(step_source=_GRAPHS)
+        self._lead = max(self._lead, self._n_replays)
+        self._tell(_MODULE, self._n_replays)
 
     def module_ended(self, took_ns: int) -> None:
         """A call of the model that marked a step has ended, after so long."""
@@ -142,7 +174,8 @@ class Steps:
 
     def model(self) -> Any:
         """The model whose calls are the steps; None if something else marks them."""
-        return self._model[0]() if self._source == _MODULE and not self.has_optimizer else None
+        is_known = self._model is not None and self._source == _MODULE and not self.has_optimizer
+        return self._model[0]() if is_known else None
 
     def at_exit(self) -> None:
         """The process ends."""
@@ -159,7 +192,7 @@ class Steps:
             if source < self._source or self.profile.is_near:
                 return
             self._source = source
-            self._log.add(step_source=_NAMES[source])
+            self._log.add(step_source=_GRAPHS if self._graphs_lead else _NAMES[source])
         is_near = self.profile.is_near
         self._times.ended(source, is_unlike=is_near)
         self.profile.step_begins(n)

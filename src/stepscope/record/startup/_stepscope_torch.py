@@ -229,6 +229,7 @@ def watch(torch: types.ModuleType, steps: Any) -> bool:
     modules.wrap(torch.nn.Module, is_compiling)
     _watch_optimizers(torch, steps, is_compiling, modules)
     _watch_scalers(torch, steps)
+    _watch_graphs(torch, steps, modules)
     _watch_ranges(torch.autograd.profiler.record_function, steps)
     _watch_profilers(torch.autograd.profiler.profile, steps.profile)
     _leave_out_all(torch, steps, steps.profile)
@@ -288,6 +289,31 @@ def _watch_scalers(torch: types.ModuleType, steps: Any) -> None:
     kind.step = _like(original, step)
 
 
+def _watch_graphs(torch: types.ModuleType, steps: Any, modules: Any) -> None:
+    """Report each replay of a captured CUDA graph that no module's call makes, and when one is captured."""
+    kind = getattr(torch.cuda, "CUDAGraph", None)  # type: Any
+    if not hasattr(kind, "capture_end"):
+        return
+    original, original_begin, original_end = kind.replay, kind.capture_begin, kind.capture_end
+
+    def replay(self: Any) -> Any:
+        if not modules.is_inside():
+            steps.replayed()
+        return original(self)
+
+    def begin(self: Any, *args: Any, **kwargs: Any) -> Any:
+        steps.is_capturing = True
+        return original_begin(self, *args, **kwargs)
+
+    def end(self: Any, *args: Any, **kwargs: Any) -> Any:
+        steps.is_capturing = False
+        return original_end(self, *args, **kwargs)
+
+    kind.replay = functools.update_wrapper(replay, original)
+    kind.capture_begin = functools.update_wrapper(begin, original_begin)
+    kind.capture_end = functools.update_wrapper(end, original_end)
+
+
 class Modules:
     """The wrapper of Module.__call__: it reports outermost calls, as long as they are needed."""
 
@@ -318,6 +344,10 @@ class Modules:
         if model is not None and kind.__call__ is self._wrapper:
             kind.__call__ = _like(self._original, _call)
         self._wrapper.__code__ = self._original.__code__
+
+    def is_inside(self) -> bool:
+        """Whether this thread is in the call of a module."""
+        return get_ident() in self._busy
 
     def _call(self, module: Any, args: Any, kwargs: Any) -> Any:
         thread = get_ident()
