@@ -68,7 +68,7 @@ class Texts(torch.utils.data.Dataset):  # type: ignore[type-arg]
         return tokens
 
 
-def gpu(trouble: Trouble, n_steps: int, seed: int) -> None:
+def gpu(trouble: Trouble, n_steps: int, seed: int) -> None:  # noqa: C901  a branch for each fault
     """A transformer learns in mixed precision from what loader workers make. Its loss is read every tenth step."""
     torch.manual_seed(seed)
     torch.set_num_threads(2)

@@ -158,7 +158,10 @@ def neighbours(faults: tuple[str, ...], severity: int) -> list[subprocess.Popen[
     return [
         subprocess.Popen([sys.executable, option, "-c", program])
         for fault, option, program in (
-            ("core_hogs", "-S", BUSY), ("bandwidth", "-s", STREAM), ("gpu_neighbour", "-s", MULTIPLY))
+            ("core_hogs", "-S", BUSY),
+            ("bandwidth", "-s", STREAM),
+            ("gpu_neighbour", "-s", MULTIPLY),
+        )
         if fault in faults
         for _ in range(int(HARD[fault][severity - 1]))
     ]

@@ -7,7 +7,7 @@ import pytest
 from stepscope.core.schema import STEP_TIMES
 from stepscope.core.trace import Meta, Trace
 from stepscope.reports._device import work_of
-from stepscope.reports._summary import Scope, Summary, of_whole_run, scope_of
+from stepscope.reports._summary import Scope, Summary, of_whole_run, scope_of, slowed_by_profiler
 
 
 def test_with_steps_the_scope_is_their_windows(rows) -> None:
@@ -65,12 +65,37 @@ def test_a_summary_is_called_by_its_rank_or_else_its_file() -> None:
     assert Summary(Meta("run/x.json", "kineto"), 0, name="x").label == "x"
 
 
-def whole_run(added_ms) -> str:
+def run_of(added_ms) -> Trace:
     dur = ((20.0 + np.asarray(added_ms)) * 1_000_000).astype(np.int64)
     frame = pl.DataFrame({"ts_ns": np.cumsum(dur) - dur, "dur_ns": dur}).with_columns(
         pid=pl.lit(1), n_steps=pl.lit(1), source=pl.lit("optimizer steps"), is_profiled=pl.lit(value=False)
     )
-    return of_whole_run(Trace(Meta("x", "kineto"), {"step_times": STEP_TIMES.conform(frame)}))
+    return Trace(Meta("x", "kineto"), {"step_times": STEP_TIMES.conform(frame)})
+
+
+def whole_run(added_ms) -> str:
+    return of_whole_run(run_of(added_ms))
+
+
+@pytest.mark.parametrize(
+    ("profiled_ms", "busy", "text"),
+    [
+        (34.0, (0.45,), "slows the host; in a typical step the device idles for about 24 %"),
+        (34.0, (0.9,), "take 1.7 times as long: the profiler, or the run's start, slows the host"),
+        (34.0, (0.4, 0.5), "take 1.7 times as long: the profiler, or the run's start, slows the host"),
+        (34.0, (), "take 1.7 times as long: the profiler, or the run's start, slows the host"),
+    ],
+    ids=["a device that waits", "work that is slower too", "two devices", "no device"],
+)
+def test_profiled_steps_that_are_slower_than_the_others_are_said_to_be(profiled_ms, busy, text) -> None:
+    windows = np.full(10, int(profiled_ms * 1e6))
+    assert slowed_by_profiler(run_of(np.zeros(400)), windows, busy).endswith(text)
+
+
+def test_profiled_steps_that_are_like_the_others_say_nothing() -> None:
+    assert slowed_by_profiler(run_of(np.zeros(400)), np.full(10, 21_000_000), (0.5,)) == ""
+    assert slowed_by_profiler(run_of(np.zeros(30)), np.full(10, 34_000_000), (0.5,)) == ""
+    assert slowed_by_profiler(run_of(np.zeros(400)), np.empty(0, np.int64), (0.5,)) == ""
 
 
 @pytest.mark.parametrize(

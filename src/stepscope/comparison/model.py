@@ -91,7 +91,12 @@ RESOURCES = Table(
     "the mean of each resource in each cycle",
     (
         Column("cycle", pl.Int64(), "number of the cycle", key=True),
-        Column("device", Name, "host, cpu1, gpu7, process (the observed one), neighbours, pid:123, behind NAME, a disk", key=True),
+        Column(
+            "device",
+            Name,
+            "host, cpu1, gpu7, process (the observed one), neighbours, pid:123, behind NAME, a disk",
+            key=True,
+        ),
         Column("metric", Name, "metric, in the names of stepscope's counters", key=True),
         Column("name", Name, "function during which it was observed; null: the whole cycle", key=True),
         Column("unit", Name, "unit of mu, where known"),

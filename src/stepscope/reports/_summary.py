@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,7 +13,7 @@ from stepscope.analyses.common.windows import queued_work, recorded, step_window
 from stepscope.core.remedies import Recording, recording_of
 from stepscope.core.report import PACE_UNKNOWN, Block, Gain, Note
 from stepscope.core.trace import Meta, Trace
-from stepscope.core.units import counted, duration, percent
+from stepscope.core.units import counted, duration, number, percent
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -184,16 +184,46 @@ def scope_of(trace: Trace, work: pl.DataFrame | None = None) -> Scope:
 _GROWTH = 0.1
 
 
-def of_whole_run(trace: Trace) -> str:
-    """What the steps of the whole run were like, which `stepscope record` timed besides the profile; '' without any."""
+#: Profiled steps that take so many times as long as the others say less of them.
+_SLOWED = 1.15
+
+
+def _steps_of_run(trace: Trace) -> pl.DataFrame | None:
+    """TIMED_STEPS of the first process that has enough of them; None without one."""
     if trace.step_times.is_empty():
-        return ""
-    from stepscope.comparison.whole_run import LEAST_STEPS, STEADY, growth, mean_step_ns, tail, timed_steps
+        return None
+    from stepscope.comparison.whole_run import LEAST_STEPS, timed_steps
 
     each = (timed_steps(trace, pid) for pid in trace.step_times["pid"].unique().sort())
-    steps = next((frame for frame in each if int(frame["n_steps"].sum()) >= LEAST_STEPS), None)
+    return next((frame for frame in each if int(frame["n_steps"].sum()) >= LEAST_STEPS), None)
+
+
+def slowed_by_profiler(trace: Trace, windows_ns: NDArray[np.int64], busy: Sequence[float]) -> str:
+    """How much longer the profiled steps take than the others, and how idle the device is without that; '' if not.
+
+    `windows_ns` are the lengths of the profiled steps, `busy` the shares of them in which each device works. A profiler
+    slows the host, and kernels hardly: the device idles for less of an undisturbed step than of a profiled one.
+    """
+    steps = _steps_of_run(trace)
+    if steps is None or not windows_ns.size:
+        return ""
+    usual, profiled = float(np.median(steps["dur_ns"].to_numpy())), float(windows_ns.mean())
+    times = profiled / usual if usual else 0.0
+    if times < _SLOWED:
+        return ""
+    text = f"the profiled steps take {number(times)} times as long: the profiler, or the run's start, slows the host"
+    if len(busy) == 1 and 0 < busy[0] * times <= 1:
+        text += f"; in a typical step the device idles for about {percent(1 - busy[0] * times)}"
+    return text
+
+
+def of_whole_run(trace: Trace) -> str:
+    """What the steps of the whole run were like, which `stepscope record` timed besides the profile; '' without any."""
+    steps = _steps_of_run(trace)
     if steps is None:
         return ""
+    from stepscope.comparison.whole_run import STEADY, growth, mean_step_ns, tail
+
     mean = mean_step_ns(steps)
     usual = f"{duration(mean)} on average, {duration(float(np.median(steps['dur_ns'].to_numpy())))} typically"
     text = f"{int(steps['n_steps'].sum()):,} steps of the whole run: {usual}"

@@ -45,6 +45,7 @@ from stepscope.reports._summary import (
     of_whole_run,
     only_scheduled,
     scope_of,
+    slowed_by_profiler,
 )  # fmt: skip
 from stepscope.reports._tables import kernel_block, name_block, operator_block, track_block
 from stepscope.reports.at_a_glance import advice_costs, hardware_use, mfu_at_a_glance, use_of
@@ -235,7 +236,10 @@ def _summary_of_profile(trace: Trace, own_work: pl.DataFrame | None, start: Star
         use={**use, **mfu},
         while_idle={} if device is None else device.while_idle,
         memory=None if memory is None else _peak(trace, memory),
-        notes=(*_whole_run(trace), *(() if device is None else (*device.notes, *_late(scope), *hardware_use(trace)))),
+        notes=(
+            *_whole_run(trace, scope, device),
+            *(() if device is None else (*device.notes, *_late(scope), *hardware_use(trace))),
+        ),
         costs=tuple(costs),
         tables=tuple(tables),
         quality=(*(lack for lack in lacks if serving is None or lack.kind != "no_steps"), *no_mfu),
@@ -398,9 +402,10 @@ def _growth(memory: pl.DataFrame, scope: Scope) -> list[Cost]:
     return [Cost("growth", title, None, (advice,), "show memory --by operator")]
 
 
-def _whole_run(trace: Trace) -> tuple[Note, ...]:
-    text = of_whole_run(trace)
-    return (Note(text, "steps", "show step_times"),) if text else ()
+def _whole_run(trace: Trace, scope: Scope, device: DeviceTime | None) -> tuple[Note, ...]:
+    lengths = scope.highs - scope.lows if scope.numbers else scope.highs[:0]
+    slowed = slowed_by_profiler(trace, lengths, () if device is None else tuple(device.busy.values()))
+    return tuple(Note(text, "steps", "show step_times") for text in (of_whole_run(trace), slowed) if text)
 
 
 def _late(scope: Scope) -> tuple[Note, ...]:

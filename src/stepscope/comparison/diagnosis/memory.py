@@ -256,8 +256,8 @@ def memory_pressure(view: View) -> Judgement:
     Necessary is one of four: major faults cost 3 % of a cycle more at 0.1 ms each (flash; other disks take longer)
     while swap is in use or less than half of the base's free memory is left, since a first read of files faults as
     well; or swap use rises by 16 MiB; or the allocator retries more often; or calls that take memory
-    from the driver and give it back, for which all work on the device must end, take 3 % of a cycle longer: an allocator
-    that has enough memory keeps it.
+    from the driver and give it back, for which all work on the device must end, take 3 % of a cycle longer: an
+    allocator that has enough memory keeps it.
     """
     name = "memory_pressure"
     faults = view.per_cycle(PROCESS, "process_major_faults")

@@ -322,7 +322,9 @@ def layout_copies(view: View) -> Judgement:
 def _around_copies(view: View, n_copies: float) -> float:
     """The added time per cycle of views, memory and launches that come with so many more copies. Units: ns."""
     added = pl.col("calls_other") - pl.col("calls_base")
-    calls = view.work.filter((pl.col("device") == "host") & pl.col("calls_real") & (added > 0) & (pl.col("delta_ns") > 0))
+    calls = view.work.filter(
+        (pl.col("device") == "host") & pl.col("calls_real") & (added > 0) & (pl.col("delta_ns") > 0)
+    )
     share = pl.min_horizontal(pl.lit(1.0), 2 * n_copies / added)
     views = calls.filter(pl.col("name").is_in(_AROUND_COPIES))
     launches = calls.filter(pl.col("name").map_elements(is_launch_call, return_dtype=pl.Boolean))

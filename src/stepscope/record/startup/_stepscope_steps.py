@@ -1,7 +1,7 @@
 """Where a job's steps begin: at numbered ranges, or else at steps of an optimizer, or else at calls of its model.
 
-Replays of captured graphs that no model's call makes count as calls of a model. All three are reported here as they happen. The most reliable one so far marks the steps, and it stays the same once a
-profile has begun.
+Replays of captured graphs that no model's call makes count as calls of a model. All of these are reported here as they
+happen. The most reliable source so far marks the steps, and it stays the same once a profile has begun.
 """
 
 from __future__ import annotations
