@@ -196,7 +196,9 @@ def device_copies(view: View) -> Judgement:
         0.9,
         [
             evidence(f"calls of {shorten(first['name'])} per cycle", calls, role="necessary", name=first["name"]),
-            evidence("time of such copies, per cycle", Change(*ends, is_real=True, unit="ns"), role="necessary"),
+            evidence(
+                "time of such copies, per cycle", Change(ends[0], ends[1], is_real=True, unit="ns"), role="necessary"
+            ),
         ],
         resource="copies",
         device=first["device"],

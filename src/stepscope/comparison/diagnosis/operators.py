@@ -300,7 +300,7 @@ def layout_copies(view: View) -> Judgement:
     calls = Change(row["calls_base"], row["calls_other"], is_real=True)
     own = [float(copies[f"own_ns_{side}"].sum()) for side in ("base", "other")]
     change = Change(own[0], own[1], is_real=True, unit="ns")
-    around = _around_copies(view, float(more["added"].max() or 0.0))
+    around = _around_copies(view, float(row["added"]))
     also = f", and what comes with them {units.duration(around)} more" if around >= grown else ""
     return view.suspect(
         name,
