@@ -109,6 +109,7 @@ MIXED = {
     "server": ("layout+fsync", "tiny_syncs+lock"),
     "pool": ("garbage+fsync", "sleep+checkpoint", "garbage+slow_tail"),
     "jax": ("garbage+fsync", "sleep+garbage", "tiny_syncs+checkpoint", "logging+fsync"),
+    "gpu": ("layout+fsync", "gpu_neighbour+sleep", "garbage+layout"),
 }
 MIXED_SEVERITY = 2
 

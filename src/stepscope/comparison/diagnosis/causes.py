@@ -450,6 +450,9 @@ def _follows(suspect: Suspect, best: Suspect, reference: float) -> bool:
     """Whether the better suspect causes this one, and both explain the same time."""
     if suspect.cause.category not in FOLLOWS.get(best.cause.category, ()):
         return False
+    is_of_calls = suspect.cause.category == "host_overhead" and not _is_where(suspect)
+    if is_of_calls and best.cause.category in _BY_CALLS and best.affected_ns >= 0.5 * suspect.affected_ns:
+        return True
     together = max(best.cause.explained_ns, best.affected_ns) + max(suspect.cause.explained_ns, suspect.affected_ns)
     return together > _OVERLAP * reference or suspect.affected_ns < _LEAST_SCORE * reference
 
