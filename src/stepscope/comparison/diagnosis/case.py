@@ -34,8 +34,8 @@ GAPS = (PYTHON, OTHER)
 COLLECTIVES = (COMMUNICATION, "communication")
 #: Elements per call vary by less than this from batch to batch if the sizes stay the same.
 _SAME_SIZE = 0.05
-#: Significance of more slow steps, if they come at a regular distance.
-_REGULAR = 0.01
+#: Significance of more slow steps, if they come at a regular distance, or take three times as long as others.
+_REGULAR, _IF_FAR = 0.01, 0.02
 _WORK = ["device", "name"]
 _MEASURES = ("calls", "total_ns", "self_ns", "ns_per_call")
 #: Own time per cycle and time per call of a function that a run does not have.
@@ -126,7 +126,8 @@ class View(msgspec.Struct, frozen=True):
         if tails is None or tails.added_ns < self.least_ns:
             return False
         # A regular distance is no accident by itself, and neither are steps that take three times as long as others.
-        return tails.p_value <= (SURE if tails.other.every is None and not tails.other.is_far else _REGULAR)
+        limit = _REGULAR if tails.other.every is not None else _IF_FAR if tails.other.is_far else SURE
+        return tails.p_value <= limit
 
     @property
     def is_faster(self) -> bool:

@@ -164,6 +164,8 @@ def gpu_contention(view: View) -> Judgement:
     milliseconds. Without a profile: cycles take longer.
     """
     name = "gpu_contention"
+    if not view.devices("gpu"):
+        return RuledOut(name, "no accelerator worked")
     use = _neighbours_use(view)
     if not use.is_known:
         return Missing(name, f"{ON_DEVICE} (who uses the accelerator; stepscope record outside of a container)")
