@@ -279,28 +279,28 @@ _LEAST_COPIES = 2 / 3
 def layout_copies(view: View) -> Judgement:
     """Tensors are copied into another order in memory, because something makes them non-contiguous.
 
-    Necessary: more calls of `contiguous` or `clone`, no other element types, and copies whose own time grew by 2 % of a
-    cycle: as numbers of calls do not scatter, less than the usual 3 % suffices. What comes with a copy counts as well:
-    the calls that make its memory and its view, and its launch.
+    Necessary: more calls of `contiguous` or `clone`, no other element types, and copies whose own time grew, with what
+    comes with them, by 2 % of a cycle: as numbers of calls do not scatter, less than the usual 3 % suffices. The calls
+    that make a copy's memory and its view, and its launch, come with it.
     """
     name = "layout_copies"
     copies = view.operators().filter(pl.col("name").is_in(_COPIES))
     added = pl.col("calls_other") - pl.col("calls_base")
     more = copies.filter(pl.col("name").is_in(_LAYOUT) & pl.col("calls_real") & (added > 0))
     grown = float(copies["delta_ns"].sum())
-    if more.is_empty() or grown < _LEAST_COPIES * view.least_ns:
+    more = more.with_columns(added=added).sort("added", descending=True)
+    around = 0.0 if more.is_empty() else _around_copies(view, float(more["added"][0]))
+    if more.is_empty() or grown <= 0 or grown + around < _LEAST_COPIES * view.least_ns:
         return RuledOut(name, "tensors are brought into another order as often as before, or in no time that matters")
     if retyped(view.pair):
         return RuledOut(name, "element types differ, so copies convert them")
     # Numbers of calls do not scatter, so the cycle need not be proven to be longer.
-    if not view.is_slower and view.delta_ns < 0.5 * grown:
+    if not view.is_slower and view.delta_ns < 0.5 * (grown + around):
         return not_slower(name, view)
-    more = more.with_columns(added=added).sort("added", descending=True)
     row = more.row(0, named=True)
     calls = Change(row["calls_base"], row["calls_other"], is_real=True)
     own = [float(copies[f"own_ns_{side}"].sum()) for side in ("base", "other")]
     change = Change(own[0], own[1], is_real=True, unit="ns")
-    around = _around_copies(view, float(row["added"]))
     also = f", and what comes with them {units.duration(around)} more" if around >= grown else ""
     return view.suspect(
         name,

@@ -56,7 +56,9 @@ def grown(view: View) -> pl.DataFrame:
     both = base.join(other, on="function", how="full", coalesce=True, suffix="_other")
     unknown = dict.fromkeys(("share", "variance", "spread", "share_other", "variance_other"), 0.0)
     both = both.with_columns(pl.col(name).fill_null(value) for name, value in unknown.items())
-    left, right = view.step.base or 0.0, view.step.other or 0.0
+    # Samples are of all time, also of that in which a server waits for requests, which its steps leave out.
+    step = view.run_step if view.pair.answers_requests else view.step
+    left, right = step.base or 0.0, step.other or 0.0
     # A further run differs from the base's repeats as these do from each other.
     repeats = pl.col("spread") ** 2 * (1 + 1 / len(view.pair.base))
     scatter = (pl.col("variance") + repeats) * left**2 + pl.col("variance_other") * right**2
