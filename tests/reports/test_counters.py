@@ -54,3 +54,12 @@ def test_a_quota_that_stops_a_container_is_a_finding_and_short_waits_are_none():
 
 def test_nothing_at_all_is_said_to_be_nothing():
     assert overview(trace()).quality == ("The trace holds no spans with times: there is nothing to report.",)
+
+
+def test_of_many_cores_only_the_busiest_is_shown_after_processes_and_accelerators():
+    rows = [(1_000_000 * i, f"cpu{n}", "host_cpu_usage", 10.0 * (n + 1)) for n in range(8) for i in range(3)]
+    rows += [(0, "vda", "disk_busy_time", 1.0), (0, "gpu0", "gpu_usage", 50.0), (0, "pid:7", "process_cpu_usage", 90.0)]
+    frame = pl.DataFrame(rows, schema=["ts_ns", "device", "metric", "value"], orient="row")
+    (block,) = summary_of_counters(Trace(Meta("x", "counters"), {"counters": COUNTERS.conform(frame)})).tables
+    assert block.frame["device"].to_list() == ["pid:7", "gpu0", "cpu7, the busiest of 8", "vda"]
+    assert block.frame["mean"].to_list() == [90.0, 50.0, 80.0, 1.0]

@@ -34,6 +34,10 @@ _STARVING = {
     "cgroup_cpu_throttled_time": ("The CPU is starved: the container's quota stops its threads", "throttled"),
 }
 _RESOURCE_COLUMNS = ("device", "metric", "unit", "mean", "p95", "max")
+#: With more cores than this only the busiest one is shown.
+_FEW_CORES = 4
+#: What is shown first: processes, accelerators, the host, its cores; then disks, interfaces and tracks of the trace.
+_ORDER = (r"^pid:", r"^gpu\d", r"^host$", r"^cpu\d")
 
 
 def summary_of_counters(trace: Trace) -> Summary:
@@ -42,7 +46,7 @@ def summary_of_counters(trace: Trace) -> Summary:
     if trace.counters.is_empty():
         lack = _SCHEDULED if waits else _NOTHING
         return Summary(trace.meta, recorded_ns=0, tables=tuple(waits), quality=(lack,), issues=trace.issues)
-    frame = counters(trace.counters).filter(pl.col("max") != 0).select(_RESOURCE_COLUMNS)
+    frame = _in_order(_busiest_core(counters(trace.counters).filter(pl.col("max") != 0).select(_RESOURCE_COLUMNS)))
     first, last = trace.counters.select(low=pl.col("ts_ns").min(), high=pl.col("ts_ns").max()).row(0)
     block = Block("Resources that were used", COUNTER_SUMMARY, frame, "show counters")
     python = python_block(trace)
@@ -59,6 +63,26 @@ def summary_of_counters(trace: Trace) -> Summary:
         issues=trace.issues,
         facts=(*facts_of_requests(trace), *filter(None, [of_whole_run(trace)])),
     )
+
+
+def _busiest_core(frame: pl.DataFrame) -> pl.DataFrame:
+    """The rows without those of cores, except the busiest one if there are many of them, which then says so."""
+    device = pl.col("device").cast(pl.String)
+    is_core = device.str.contains(r"^cpu\d+$")
+    used = frame.filter(is_core & (pl.col("metric").cast(pl.String) == "host_cpu_usage")).sort("mean")
+    if used.height <= _FEW_CORES:
+        return frame
+    busiest = str(used["device"][-1])
+    name = pl.when(is_core).then(pl.lit(f"{busiest}, the busiest of {used.height}")).otherwise(device)
+    return frame.filter(~is_core | (device == busiest)).with_columns(device=name.cast(frame.schema["device"]))
+
+
+def _in_order(frame: pl.DataFrame) -> pl.DataFrame:
+    device = pl.col("device").cast(pl.String)
+    place = pl.lit(len(_ORDER))
+    for i, pattern in reversed(list(enumerate(_ORDER))):
+        place = pl.when(device.str.contains(pattern)).then(pl.lit(i)).otherwise(place)
+    return frame.sort(place, maintain_order=True)
 
 
 def _starved(trace: Trace, recorded_ns: int) -> tuple[Cost, ...]:
