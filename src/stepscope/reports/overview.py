@@ -67,6 +67,8 @@ if TYPE_CHECKING:
 
 __all__ = ["WHAT", "overview", "overview_of_ranks", "summarise", "summarise_file"]
 
+#: Of what steps add to the memory that tensors hold, so much must be left in the end to be called growth.
+_LASTING_RATIO = 0.5
 _MEBIBYTE = 1 << 20
 _NAMED = 4  # folders of several jobs that an error names
 #: Of jobs with more files only summaries are cached: writing all traces takes a tenth of the reading time, and they
@@ -389,11 +391,14 @@ def _growth(memory: pl.DataFrame, scope: Scope) -> list[Cost]:
     if len(scope.numbers) < 4 or "growth_bytes_per_step" not in memory.columns:
         return []
     least = pl.max_horizontal(pl.lit(_MEBIBYTE), pl.col("peak_allocated_bytes") * 0.001)
-    growing = memory.filter(pl.col("growth_bytes_per_step") > least).sort("growth_bytes_per_step", descending=True)
+    rise = pl.col("growth_bytes_per_step")
+    # What is freed again every few steps grows in most steps, and not in all of them together.
+    lasts = pl.col("growth_bytes") >= _LASTING_RATIO * rise * (len(scope.numbers) - 1)
+    growing = memory.filter((rise > least) & lasts).sort("growth_bytes_per_step", descending=True)
     if growing.is_empty():
         return []
-    rise, peak = growing.select("growth_bytes_per_step", "peak_allocated_bytes").row(0)
-    title = f"Memory held by tensors grows by {size(rise)} with every step ({percent(rise / peak)} of the peak)"
+    most, peak = growing.select("growth_bytes_per_step", "peak_allocated_bytes").row(0)
+    title = f"Memory held by tensors grows by {size(most)} with every step ({percent(most / peak)} of the peak)"
     advice = "→ look for tensors kept across steps: losses summed with their graph, growing lists, caches"
     return [Cost("growth", title, None, (advice,), "show memory --by operator")]
 
