@@ -159,8 +159,9 @@ def _kernels(timeline: Trace, per_launch: pl.DataFrame, members: pl.DataFrame, c
     is_same = pl.col("rule") == RULES[0]
     # Kineto writes an occupancy of 0 where it cannot estimate it, as of kernels with much shared memory.
     is_unknown = (pl.col("est_occupancy_ratio") == 0) & (pl.col("warps_per_sm") >= 1)
-    known = {"est_occupancy_ratio": pl.when(~is_unknown.fill_null(value=False)).then("est_occupancy_ratio")}
-    filled = [pl.coalesce(known.get(name, name), f"{name}_counted").alias(name) for name in _FILLED]
+    occupancy = pl.when(~is_unknown.fill_null(value=False)).then("est_occupancy_ratio")
+    of = {"est_occupancy_ratio": occupancy, "registers": pl.col("registers")}
+    filled = [pl.coalesce(of[name], f"{name}_counted").alias(name) for name in _FILLED]
     filled += [pl.coalesce(name, pl.when(is_same).then(f"{name}_counted")).alias(name) for name in _FILLED_IF_SAME]
     return KERNELS.conform(frame.with_columns(filled))
 
@@ -299,10 +300,12 @@ def same_kernels(names: Iterable[str], known: Sequence[str]) -> Mapping[str, tup
             same[name] = (name,)
         elif parts.form in by_form:
             same[name] = tuple(by_form[parts.form])
-        elif (matches := tuple(other for other in by_base[parts.base] if parts.may_be(parsed(other)))) or (
-            matches := tuple(other for other in by_base[parts.base] if parts.differs_in_namespaces(parsed(other)))
-        ):
-            same[name] = matches
+        else:
+            likely = [(other, parsed(other)) for other in by_base[parts.base]]
+            matches = [other for other, its in likely if parts.may_be(its)]
+            matches = matches or [other for other, its in likely if parts.differs_in_namespaces(its)]
+            if matches:
+                same[name] = tuple(matches)
     return same
 
 
