@@ -25,6 +25,12 @@ def test_resources_that_were_used_are_shown_and_idle_ones_are_not():
     assert "Only counters were recorded" in report.quality[0]
 
 
+def test_single_cores_come_last_and_accelerators_first():
+    devices = ("cpu0", "cpu10", "eth0", "gpu0", "host", "pid:7")
+    summary = summary_of_counters(trace(*((0, device, "usage", "%", 10.0) for device in devices)))
+    assert summary.tables[0].frame["device"].to_list() == ["gpu0", "host", "pid:7", "eth0", "cpu0", "cpu10"]
+
+
 def test_a_process_that_waits_for_cores_is_the_first_finding():
     rows = [
         (second * 10**9, "pid:7", metric, "ns/s", value)

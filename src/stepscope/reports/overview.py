@@ -109,7 +109,9 @@ def overview(source: Trace | Run, *, each: Each | None = None) -> Report:
     job = job_of([path for path, _ in pairs], [one for _, one in pairs])
     report = overview_of_ranks(job.summaries, *job.sentences())
     report = replace(report, meta={**report.meta, **job.facts()})
-    return _with_memory(report, own) if own else report
+    report = _with_memory(report, own) if own else report
+    has_hung = report.issues is not None and "hang" in report.issues["code"].cast(pl.String)
+    return _with_hangs(report, source) if has_hung else report
 
 
 def _own_report(trace: Trace) -> Report | None:
@@ -123,6 +125,12 @@ def _own_report(trace: Trace) -> Report | None:
 
         return memory_report(trace)
     return None
+
+
+def _with_hangs(report: Report, source: Run) -> Report:
+    from stepscope.reports._hang import with_hangs
+
+    return with_hangs(report, source)
 
 
 def _with_memory(report: Report | None, snapshots: Sequence[Report]) -> Report:
