@@ -61,3 +61,37 @@ def _segment(address: int, mib: int, blocks: list[dict[str, Any]]) -> dict[str, 
         "device": 0, "address": address, "total_size": mib * MIB, "active_size": 0, "requested_size": 0, "stream": 0,
         "segment_type": "large", "segment_pool_id": (0, 0), "is_expandable": False, "frames": [], "blocks": blocks,
     }  # fmt: skip
+
+
+def limited(large: int, *, fragmented: bool = False) -> dict[str, Any]:
+    """A process that may not have what the device has: five steps of 20 MiB, and a sixth that fails.
+
+    Each step holds 20 MiB for itself; the sixth has `large` MiB more when a request of 60 MiB fails. `fragmented`: of
+    ten more blocks of 20 MiB in one segment, every second was freed before.
+    """
+    history, blocks = [], []
+    base, step, big = (address << 30 for address in (1, 2, 3))
+    segments = [(base, 200)] if fragmented else []
+    for number in range(10 if fragmented else 0):
+        at = base + number * 20 * MIB
+        blocks.append(_block(at, 20 * MIB, 20 * MIB if number % 2 else 0, INIT))
+    segments.append((step, 20))
+    for number in range(6):
+        history.append(event("alloc", step, 20 * MIB, frames=FORWARD))
+        if number < 5:
+            history.append(event("free_requested", step, 20 * MIB, frames=FORWARD))
+            history.append(event("free_completed", step, 20 * MIB, frames=FORWARD))
+    if large:
+        history.append(event("segment_alloc", big, large * MIB, frames=FORWARD))
+        history.append(event("alloc", big, large * MIB, frames=FORWARD))
+        segments.append((big, large))
+    request = {"action": "oom", "size": 60 * MIB, "device_free": 100 << 30, "stream": 0, "frames": FORWARD}
+    history.append({**request, "time_us": history[-1]["time_us"]})
+    held = {base: blocks, step: [_block(step, 20 * MIB, 20 * MIB, FORWARD)]}
+    held[big] = [_block(big, large * MIB, large * MIB, FORWARD)]
+    return {
+        "segments": [_segment(at, mib, held[at]) for at, mib in segments],
+        "device_traces": [history],
+        "allocator_settings": {"expandable_segments": False},
+        "external_annotations": [],
+    }

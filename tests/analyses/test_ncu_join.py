@@ -104,6 +104,11 @@ def test_what_the_timeline_lacks_of_kernels_is_filled_in():
     ]  # fmt: skip
 
 
+def test_an_occupancy_of_zero_is_filled_in_where_a_multiprocessor_has_warps():
+    timeline = trace([("add", 2, 4, 32)] * 2, est_occupancy_ratio=[0.0, 0.0], warps_per_sm=[8.0, 0.1])
+    assert stitched(timeline, COUNTED).kernels["est_occupancy_ratio"].to_list() == [0.5, 0.0]
+
+
 def test_a_timeline_without_launch_sizes_gets_a_row_for_each_kernel():
     timeline = trace([("add", 2, None, None), ("mul", 2, None, None)])
     bare = timeline.with_tables(kernels=timeline.kernels.head(0))
@@ -329,6 +334,14 @@ FULL, OTHER = "void ns::copy<(int)4>(T1 *)", "void ns::copy<(int)8>(T1 *)"
         ("_ZN2ns4copyILi4EEEvPf", [FULL, OTHER], (FULL, OTHER)),
         ("_Z3addv", ["add(float *)"], ("add(float *)",)),
         ("add", ["sub"], None),
+        # Nsight Compute leaves out namespaces of which PyTorch's profiler writes all.
+        (
+            "at::native::add<4, at::native::Sum<float>>()",
+            ["at::add<4, at::Sum<float>>()"],
+            ("at::add<4, at::Sum<float>>()",),
+        ),
+        ("at::native::add<4, at::native::Sum<float>>()", ["at::add<4, at::Max<float>>()", "at::add<8>()"], None),
+        ("at::add<4>()", ["at::native::add<4>()", "at::native::add<4, 4>()"], ("at::native::add<4>()",)),
     ],
 )
 def test_less_is_said_of_the_same_kernel(name, known, found):
@@ -339,5 +352,6 @@ def test_less_is_said_of_the_same_kernel(name, known, found):
 def test_any_text_is_a_name_that_means_at_least_itself(known, name):
     assert same_kernels([name], [*known, name])[name] == (name,)
     for other in same_kernels([name], known).get(name, ()):
-        assert parsed(name).may_be(parsed(other))
-        assert parsed(other).may_be(parsed(name))
+        one, two = parsed(name), parsed(other)
+        assert one.may_be(two) or one.differs_in_namespaces(two)
+        assert two.may_be(one) or two.differs_in_namespaces(one)

@@ -25,6 +25,12 @@ def test_resources_that_were_used_are_shown_and_idle_ones_are_not():
     assert "Only counters were recorded" in report.quality[0]
 
 
+def test_single_cores_come_last_and_accelerators_first():
+    devices = ("cpu0", "cpu10", "eth0", "gpu0", "host", "pid:7")
+    summary = summary_of_counters(trace(*((0, device, "usage", "%", 10.0) for device in devices)))
+    assert summary.tables[0].frame["device"].to_list() == ["gpu0", "host", "pid:7", "eth0", "cpu0", "cpu10"]
+
+
 def test_a_process_that_waits_for_cores_is_the_first_finding():
     rows = [
         (second * 10**9, "pid:7", metric, "ns/s", value)
@@ -61,5 +67,5 @@ def test_of_many_cores_only_the_busiest_is_shown_after_processes_and_accelerator
     rows += [(0, "vda", "disk_busy_time", 1.0), (0, "gpu0", "gpu_usage", 50.0), (0, "pid:7", "process_cpu_usage", 90.0)]
     frame = pl.DataFrame(rows, schema=["ts_ns", "device", "metric", "value"], orient="row")
     (block,) = summary_of_counters(Trace(Meta("x", "counters"), {"counters": COUNTERS.conform(frame)})).tables
-    assert block.frame["device"].to_list() == ["pid:7", "gpu0", "cpu7, the busiest of 8", "vda"]
-    assert block.frame["mean"].to_list() == [90.0, 50.0, 80.0, 1.0]
+    assert block.frame["device"].to_list() == ["gpu0", "pid:7", "vda", "cpu7, the busiest of 8"]
+    assert block.frame["mean"].to_list() == [50.0, 90.0, 1.0, 80.0]

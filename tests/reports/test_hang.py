@@ -38,6 +38,31 @@ def test_json_has_the_verdict_as_data(tmp_path, capsys):
     assert hang["innocent"] == [0, 1]
 
 
+def test_a_recording_says_who_was_to_blame_when_no_step_ended(tmp_path):
+    event = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 0, "dur": 9}
+    (tmp_path / "rank0.pt.trace.json").write_text(json.dumps({"traceEvents": [event]}))
+    issue = {"code": "hang", "severity": "warning", "count": 1, "example": "no step ended for 8 s: see stepscope report"
+             " hang-0001"}  # fmt: skip
+    (tmp_path / "meta.json").write_text(json.dumps({"recorder": "stepscope", "issues": [issue]}))
+    (tmp_path / "counters.csv").write_text("ts_ns,metric,unit,device,value\n1,host_cpu_usage,%,host,5\n")
+    before = report(str(tmp_path)).findings
+    (tmp_path / "hang-0001").mkdir()
+    frame = {"name": "wait", "filename": "/x/torch/distributed/c10d.py", "line": 2}
+    own = {"name": "load", "filename": "/x/job.py", "line": 8}
+    processes = [
+        {"pid": rank, "rank": rank, "world_size": 2, "state": "S", "cores_used": 0.0,
+         "threads": [{"pid": rank, "thread_id": 1, "os_thread_id": rank, "active": False, "owns_gil": False,
+                      "thread_name": "MainThread", "frames": [own] if rank else [frame, own]}]}
+        for rank in range(2)
+    ]  # fmt: skip
+    asked = {"schema": "stepscope.processes/1", "host": "a", "taken_unix_ns": 1, "processes": processes}
+    (tmp_path / "hang-0001" / "processes.json").write_text(json.dumps(asked))
+    first, *rest = report(str(tmp_path)).findings
+    assert first.title.startswith("Hung: Rank 1 never arrived")
+    assert first.details[-1] == f"asked then: stepscope report {tmp_path / 'hang-0001'}"
+    assert rest == list(before)
+
+
 def test_a_folder_of_two_jobs_is_refused_by_their_names(tmp_path):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()

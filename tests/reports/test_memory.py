@@ -6,7 +6,7 @@ import json
 import pickle
 
 import pytest
-from snapshots import MIB, snapshot
+from snapshots import MIB, limited, snapshot
 
 import stepscope
 
@@ -49,3 +49,24 @@ def test_a_snapshot_next_to_a_trace_adds_its_tables(folder):
     assert "What held it at the peak" in titles
     assert len(titles) > 3
     assert report.more["memory"]["devices"]
+
+
+def test_why_memory_ran_out_is_the_first_finding_next_to_a_trace(folder):
+    (folder / "rank0.pickle").unlink()
+    for name in ("pid7.memory.oom-1.pickle", "pid7.memory.pickle"):
+        (folder / name).write_bytes(pickle.dumps(limited(100)))
+    events = [{"ph": "X", "name": "aten::add", "cat": "cpu_op", "pid": 1, "tid": 1, "ts": 1, "dur": 5}]
+    (folder / "trace.json").write_text(json.dumps({"traceEvents": events}))
+    first, *rest = stepscope.report(folder).findings
+    assert first.title == "One large step: cuda:0 had no memory for a request of 60 MiB"
+    assert not any("no memory" in finding.title for finding in rest)
+    text = "\n".join(first.details)
+    assert "no step before needed more than 20 MiB" in text
+    assert "a limit of its own, of 120 MiB or somewhat more" in text
+
+
+def test_the_failures_of_two_ranks_are_named_by_their_files(folder):
+    for rank, large in enumerate((100, 200)):
+        (folder / f"rank{rank}.pickle").write_bytes(pickle.dumps(limited(large)))
+    titles = [finding.title for finding in stepscope.report(folder).findings]
+    assert [title.partition(":")[0] for title in titles] == ["rank0.pickle", "rank1.pickle"]

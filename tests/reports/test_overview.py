@@ -96,6 +96,14 @@ def test_memory_that_grows_with_every_step_is_a_finding(rows) -> None:
     assert "peak memory 320 MiB of 80 GiB" in texts(report.bars[0])
 
 
+def test_memory_that_is_freed_every_few_steps_does_not_grow(rows) -> None:
+    training(rows)
+    levels = [{"ts_ns": i * 100 * US + 50, "device_id": 1, "bytes": 64 << 20, "address": i,
+               "total_allocated_bytes": mib << 20} for i, mib in enumerate((64, 128, 64, 128, 64))]  # fmt: skip
+    titles = [finding.title for finding in overview(rows.trace(allocations=levels)).findings]
+    assert not any("grows" in title for title in titles)
+
+
 def test_memory_of_the_host_is_told_as_such_and_steady_memory_is_no_finding(rows) -> None:
     rows.step(0, 0, 10)
     rows.op(0, 5)

@@ -39,6 +39,7 @@ _RETURNED = re.compile(r"\bvoid\s+(?=[A-Za-z_])")
 _INLINE = re.compile(r"\bstd::__\w+::")
 _BRACKETS = re.compile(r"\([^()]*\)")
 _TEMPLATE = re.compile(r"<[^<>]*>")
+_TOKEN = re.compile(r"\w+|::|[^\w\s]")
 SIZES = tuple(f"{what}_{axis}" for what in ("grid", "block") for axis in "xyz")
 #: How a launch was matched to counters, surest first. Only the first means that the launches are the same.
 RULES = ("size", "nearest", "name")
@@ -156,7 +157,11 @@ def _kernels(timeline: Trace, per_launch: pl.DataFrame, members: pl.DataFrame, c
         frame = pl.concat([frame, KERNELS.conform(missing)]).sort("span_id")
     frame = frame.join(means, on="span_id", how="left", maintain_order="left")
     is_same = pl.col("rule") == RULES[0]
-    filled = [pl.coalesce(name, f"{name}_counted").alias(name) for name in _FILLED]
+    # Kineto writes an occupancy of 0 where it cannot estimate it, as of kernels with much shared memory.
+    is_unknown = (pl.col("est_occupancy_ratio") == 0) & (pl.col("warps_per_sm") >= 1)
+    occupancy = pl.when(~is_unknown.fill_null(value=False)).then("est_occupancy_ratio")
+    of = {"est_occupancy_ratio": occupancy, "registers": pl.col("registers")}
+    filled = [pl.coalesce(of[name], f"{name}_counted").alias(name) for name in _FILLED]
     filled += [pl.coalesce(name, pl.when(is_same).then(f"{name}_counted")).alias(name) for name in _FILLED_IF_SAME]
     return KERNELS.conform(frame.with_columns(filled))
 
@@ -278,7 +283,7 @@ def same_kernels(names: Iterable[str], known: Sequence[str]) -> Mapping[str, tup
     """For each name the known names of the same kernel. Names of unknown kernels are left out.
 
     These are the name itself, if it is known; else those that are equal with all template arguments; else those that
-    are equal as far as both are complete.
+    are equal as far as both are complete; else those that are equal but for namespaces that one of the two leaves out.
     """
     exact = set(known)
     by_form: dict[str, list[str]] = defaultdict(list)
@@ -295,8 +300,12 @@ def same_kernels(names: Iterable[str], known: Sequence[str]) -> Mapping[str, tup
             same[name] = (name,)
         elif parts.form in by_form:
             same[name] = tuple(by_form[parts.form])
-        elif matches := tuple(other for other in by_base[parts.base] if parts.may_be(parsed(other))):
-            same[name] = matches
+        else:
+            likely = [(other, parsed(other)) for other in by_base[parts.base]]
+            matches = [other for other, its in likely if parts.may_be(its)]
+            matches = matches or [other for other, its in likely if parts.differs_in_namespaces(its)]
+            if matches:
+                same[name] = tuple(matches)
     return same
 
 
@@ -320,6 +329,21 @@ class KernelName(msgspec.Struct, frozen=True):
             return False
         n = min(len(self.path), len(other.path))
         return self.path[-n:] == other.path[-n:]
+
+    def differs_in_namespaces(self, other: KernelName) -> bool:
+        """Whether both are complete, and one leaves out namespaces, as Nsight Compute does with PyTorch's `native`."""
+        if self.form is None or other.form is None:
+            return False
+        short, long = sorted((_TOKEN.findall(self.form), _TOKEN.findall(other.form)), key=len)
+        rest = iter([*short, ""])
+        wanted = next(rest)
+        tokens = iter(long)
+        for token in tokens:
+            if token == wanted:
+                wanted = next(rest)
+            elif not token.isidentifier() or next(tokens, "") != "::":
+                return False
+        return not wanted
 
 
 @lru_cache(1 << 16)

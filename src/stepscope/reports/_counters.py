@@ -25,6 +25,7 @@ _SCHEDULED = Lack("only_counters", "Counters and scheduling were recorded: when 
 _NO_PROFILE = Lack(
     "no_profile", "Counters and Python stacks were recorded, no profile: steps and operators are unknown."
 )
+_ONLY_STEPS = Lack("no_profile", "No profile was recorded: how long steps took is known, not what ran in them.")
 _PER_SECOND = 1_000_000_000
 _STARVED = 0.1  # of the time, from which on waiting for a core is worth a finding
 _RUNNING = "process_oncpu_time"
@@ -36,8 +37,6 @@ _STARVING = {
 _RESOURCE_COLUMNS = ("device", "metric", "unit", "mean", "p95", "max")
 #: With more cores than this only the busiest one is shown.
 _FEW_CORES = 4
-#: What is shown first: processes, accelerators, the host, its cores; then disks, interfaces and tracks of the trace.
-_ORDER = (r"^pid:", r"^gpu\d", r"^host$", r"^cpu\d")
 
 
 def summary_of_counters(trace: Trace) -> Summary:
@@ -46,11 +45,13 @@ def summary_of_counters(trace: Trace) -> Summary:
     if trace.counters.is_empty():
         lack = _SCHEDULED if waits else _NOTHING
         return Summary(trace.meta, recorded_ns=0, tables=tuple(waits), quality=(lack,), issues=trace.issues)
-    frame = _in_order(_busiest_core(counters(trace.counters).filter(pl.col("max") != 0).select(_RESOURCE_COLUMNS)))
+    frame = _busiest_core(counters(trace.counters).filter(pl.col("max") != 0).select(_RESOURCE_COLUMNS))
+    frame = frame.sort(_order(pl.col("device").cast(pl.String)), maintain_order=True)
     first, last = trace.counters.select(low=pl.col("ts_ns").min(), high=pl.col("ts_ns").max()).row(0)
     block = Block("Resources that were used", COUNTER_SUMMARY, frame, "show counters")
     python = python_block(trace)
-    lack = _NO_PROFILE if python else _SCHEDULED if waits else _ONLY
+    steps = of_whole_run(trace)
+    lack = _ONLY_STEPS if steps else _NO_PROFILE if python else _SCHEDULED if waits else _ONLY
     tables = (*request_blocks(trace), *python, *waits, block)
     costs = (*_starved(trace, last - first), *cache_costs(trace))
     return Summary(
@@ -61,7 +62,7 @@ def summary_of_counters(trace: Trace) -> Summary:
         tables=tables,
         quality=(lack, *lacks_of_issues(trace.issues)),
         issues=trace.issues,
-        facts=(*facts_of_requests(trace), *filter(None, [of_whole_run(trace)])),
+        facts=(*facts_of_requests(trace), *filter(None, [steps])),
     )
 
 
@@ -77,12 +78,13 @@ def _busiest_core(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.filter(~is_core | (device == busiest)).with_columns(device=name.cast(frame.schema["device"]))
 
 
-def _in_order(frame: pl.DataFrame) -> pl.DataFrame:
-    device = pl.col("device").cast(pl.String)
-    place = pl.lit(len(_ORDER))
-    for i, pattern in reversed(list(enumerate(_ORDER))):
-        place = pl.when(device.str.contains(pattern)).then(pl.lit(i)).otherwise(place)
-    return frame.sort(place, maintain_order=True)
+def _order(device: pl.Expr) -> pl.Expr:
+    """Accelerators first, then the whole host, its processes, disks and networks, and single cores last."""
+    kinds = (r"^cpu\d+", 4), (r"^host$", 1), (r"^(?:pid:|process)", 2), (r"^(?:[gntx]pu|mlu|gcd)\d+$", 0)
+    order: pl.Expr = pl.lit(3)
+    for pattern, place in kinds:
+        order = pl.when(device.str.contains(pattern)).then(pl.lit(place)).otherwise(order)
+    return order
 
 
 def _starved(trace: Trace, recorded_ns: int) -> tuple[Cost, ...]:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
+from msgspec.structs import replace
 
 from stepscope.analyses.communication.hang import HANG_GRAPH, graph_of, hang_of
 from stepscope.analyses.communication.hang_from_stacks import doing_now, hang_of_processes
 from stepscope.analyses.communication.hang_verdict import verdict_on
-from stepscope.core import units
+from stepscope.core import files, units
+from stepscope.core.errors import StepscopeError
 from stepscope.core.report import Block, Finding, Report
 from stepscope.core.schema import COUNTERS, PROCESSES
 from stepscope.core.units import counted, percent, ranges
 from stepscope.reports._quality import lacks_of_issues
 
 if TYPE_CHECKING:
-    from stepscope.core.trace import Trace
+    from stepscope.core.trace import Run, Trace
 
 _TITLES = {
     "never arrived": "never arrived",
@@ -45,6 +48,8 @@ _NOBODY = "Nobody to blame: no process stands in a collective"
 _CHAINS_SHOWN = 8
 _SHOWN = ("rank", "waits_for", "culprit", "hops", "operation", "seq", "group_desc", "line")
 _MOST_FRAMES = 12
+#: So many times that a job stood still are told in the report of its recording.
+_MOST_HANGS = 2
 _PROCESSES, _COUNTERS = 16, 24
 _PROCESSES_SHOWN = ("rank", "pid", "state", "cores_used", "awaits", "function", "line")
 
@@ -52,6 +57,28 @@ _PROCESSES_SHOWN = ("rank", "pid", "state", "cores_used", "awaits", "function", 
 def hang_report(trace: Trace) -> Report:
     """The report of a job that stands still: of its dumps, or else of its processes alone."""
     return processes_report(trace) if trace.group_status.is_empty() else dumps_report(trace)
+
+
+def with_hangs(report: Report, source: Run) -> Report:
+    """The report of a recording with who was to blame, first, when no step ended and its processes were asked."""
+    if report.issues is None:
+        return report
+    noted = report.issues.filter(pl.col("code").cast(pl.String) == "hang")["example"].cast(pl.String)
+    names = noted.str.extract(r"\b(hang-\d{1,9})$").drop_nulls().unique().sort().head(_MOST_HANGS)
+    folders = list(dict.fromkeys(files.split(str(path))[0] for path in source.paths))
+    findings: list[Finding] = []
+    for folder, name in ((folder, name) for name in names for folder in folders):
+        path = files.joined(files.joined(folder, name), "processes.json")
+        if not files.exists(path):
+            continue
+        try:
+            asked = hang_report(source.open_trace(path))
+        except StepscopeError:  # an issue says where to look
+            continue
+        where = f"asked then: stepscope report {shlex.quote(files.joined(folder, name))}"
+        findings += [replace(one, title=f"Hung: {one.title}", details=(*one.details, where), command="")
+                     for one in asked.findings]  # fmt: skip
+    return replace(report, findings=(*findings, *report.findings)) if findings else report
 
 
 def processes_report(trace: Trace) -> Report:

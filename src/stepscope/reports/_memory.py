@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
     from stepscope.core.trace import Trace
 
-_SHOWN, _CHANGES = 8, 5
+_SHOWN, _CHANGES, _MOST_FAILURES = 8, 5, 3
+#: Changes that save less of what is needed are no advice.
+_LEAST_SAVED_RATIO = 0.001
 _BEFORE = "allocated before recording"
 _HOLDERS = ("device", "holder", "category", "line", "bytes", "share_ratio", "n_blocks")
 _LEAKS = ("device", "line", "bytes", "n_blocks", "n_eighths", "freed_bytes")
@@ -89,23 +91,46 @@ def memory_report(trace: Trace) -> Report:
 def _failure(row: dict[str, Any], changes: pl.DataFrame) -> Finding:
     """Why a device ran out of memory: the kind, the figures that prove it, and what to change."""
     request, free = row["request_bytes"], row["device_free_bytes"]
-    idle, most = row["idle_bytes"], row["largest_free_bytes"]
+    idle, most, limit = row["idle_bytes"], row["largest_free_bytes"], row["own_limit_bytes"]
+    room = free if limit is None else limit - row["reserved_bytes"]
     evidence = f"{size(row['allocated_bytes'])} in use, {size(idle)} idle in the cache, {size(free)} free on the device"
+    whole = "" if row["before_bytes"] is None else f"; no step before needed more than {size(row['before_bytes'])}"
+    pieces = f", in pieces of {size(most)} at most" if idle + room >= request else ""
     proof = {
         "fragmentation": f"the idle and the free memory would do, but the largest piece has {size(most)}",
         "one large request": "what was asked for before would still have fit",
+        "one large step": f"all that was not in use had {size(idle + room)}{whole}",
         "other process": f"others hold at least {size(row['outside_bytes'])} of the device",
-        "too much held": f"all that was not in use had {size(idle + free)}",
+        "too much held": f"all that was not in use had {size(idle + room)}{pieces}",
     }[row["kind"]]
     who = {
         "fragmentation": "it keeps most segments from being given back",
         "one large request": "it asked for that",
+        "one large step": "it holds most; look for a larger batch or a longer sequence",
     }.get(row["kind"], "it holds most, or grows")
+    own_limit = (
+        f"the process has a limit of its own, of {size(limit)} or somewhat more: set_per_process_memory_fraction"
+        if limit is not None
+        else None
+    )
     own = changes.filter(device_id=row["device_id"]).filter(pl.col("saved_bytes") > 0)
-    advice = [_advice(change) for change in own.head(_CHANGES).iter_rows(named=True)]
-    details = (f"{evidence}; {proof}", *([f"{row['line']}: {who}"] if row["line"] else []), *advice)
+    advice = [_advice(change) for change in _by_line(own).head(_CHANGES).iter_rows(named=True)]
+    lines = [f"{evidence}; {proof}", own_limit, f"{row['line']}: {who}" if row["line"] else None]
+    if row["request_line"] not in (None, row["line"]):
+        lines.append(f"{row['request_line']} asked for the {size(request)}")
     title = f"{row['kind'].capitalize()}: {row['device']} had no memory for a request of {size(request)}"
-    return Finding(title, details, command="show memory-oom")
+    return Finding(title, (*filter(None, lines), *advice), command="show memory-oom")
+
+
+def _by_line(changes: pl.DataFrame) -> pl.DataFrame:
+    """The changes, those of several stacks of one line together, the one that saves most first."""
+    keys = ("change", "line", "event", "available_bytes", "is_at_most")
+    base = pl.col("needed_bytes") + pl.col("saved_bytes")
+    together = changes.group_by(keys, maintain_order=True).agg(base.first().alias("base"), pl.col("saved_bytes").sum())
+    is_enough = pl.col("base") - pl.col("saved_bytes") <= pl.col("available_bytes")
+    is_worth_it = pl.col("saved_bytes") >= _LEAST_SAVED_RATIO * pl.col("base")
+    worth_it = together.filter(is_worth_it).with_columns(is_enough=is_enough)
+    return worth_it.sort("saved_bytes", descending=True, maintain_order=True)
 
 
 def _advice(change: dict[str, Any]) -> str:
@@ -117,7 +142,7 @@ def _advice(change: dict[str, Any]) -> str:
         "half the batch": "halve the batch",
         "no other process": "have the device alone",
     }.get(change["change"], f"PYTORCH_CUDA_ALLOC_CONF={change['change']}")
-    enough = "which is enough" if change["is_enough"] else "which is not enough"
+    enough = "which is enough for this request" if change["is_enough"] else "which is not enough"
     at_most = "at most " if change["is_at_most"] else ""
     return f"→ {text}: saves {at_most}{size(change['saved_bytes'])}, {enough}"
 
@@ -140,21 +165,36 @@ def with_memory(report: Report | None, snapshots: Sequence[Report]) -> Report:
     failures = [one.more["memory"]["oom"] for one in snapshots]  # type: ignore[index]
     failed = next((failure for failure in failures if failure is not None), None)
     document = {**(report.more if report is not None else {}), "memory": {"devices": devices, "oom": failed}}
-    if len(snapshots) == 1:
-        more_tables, base = snapshots[0].tables, report or snapshots[0]
-    else:
+    largest = max(snapshots, key=_peak_of)
+    more_tables, base = largest.tables, report or largest
+    if len(snapshots) > 1:
         peaks = pl.DataFrame([{k: v for k, v in one.items() if k != "holders"} for one in devices])
-        more_tables = (Block("Peak of each snapshot", _PEAKS, peaks.sort("peak_allocated_bytes", descending=True)),)
-        largest = max(snapshots, key=_peak_of)
-        more_tables += (*_growth(largest, snapshots, names), *largest.tables)
+        more_tables = (
+            Block("Peak of each snapshot", _PEAKS, peaks.sort("peak_allocated_bytes", descending=True)),
+            *_growth(largest, snapshots, names),
+            *largest.tables,
+        )
         at_peak = largest.headline.removeprefix("Memory snapshot · ")
         name = dict(zip(map(id, snapshots), names, strict=True))[id(largest)]
         base = report or replace(largest, headline=f"{counted(len(snapshots), 'memory snapshot')} · {name}: {at_peak}")
+    findings = _findings(snapshots, names)
     if report is not None:
         more_tables = (*report.tables, *more_tables)
-        bars = (*report.bars, *snapshots[0].bars)
-        base = replace(report, bars=bars, quality=(*report.quality, *snapshots[0].quality))
-    return replace(base, tables=more_tables, more=document)
+        base = replace(report, bars=(*report.bars, *largest.bars), quality=(*report.quality, *largest.quality))
+        findings = (*findings, *report.findings)
+    return replace(base, findings=findings, tables=more_tables, more=document)
+
+
+def _findings(snapshots: Sequence[Report], names: Sequence[str]) -> tuple[Finding, ...]:
+    """Why memory ran out, by snapshot. Later snapshots of a process have its failure once more: it is listed once."""
+    known: dict[tuple[str, tuple[str, ...]], tuple[str, Finding]] = {}
+    for name, one in zip(names, snapshots, strict=True):
+        for finding in one.findings:
+            known.setdefault((finding.title, finding.details[:1]), (name, finding))
+    listed = list(known.values())[:_MOST_FAILURES]
+    if len(listed) < 2:
+        return tuple(finding for _, finding in listed)
+    return tuple(replace(finding, title=f"{name}: {finding.title}") for name, finding in listed)
 
 
 def _growth(largest: Report, snapshots: Sequence[Report], names: Sequence[str]) -> tuple[Block, ...]:

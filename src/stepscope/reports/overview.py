@@ -68,6 +68,8 @@ if TYPE_CHECKING:
 
 __all__ = ["WHAT", "overview", "overview_of_ranks", "summarise", "summarise_file"]
 
+#: Of what steps add to the memory that tensors hold, so much must be left in the end to be called growth.
+_LASTING_RATIO = 0.5
 _MEBIBYTE = 1 << 20
 _NAMED = 4  # folders of several jobs that an error names
 #: Of jobs with more files only summaries are cached: writing all traces takes a tenth of the reading time, and they
@@ -108,7 +110,9 @@ def overview(source: Trace | Run, *, each: Each | None = None) -> Report:
     job = job_of([path for path, _ in pairs], [one for _, one in pairs])
     report = overview_of_ranks(job.summaries, *job.sentences())
     report = replace(report, meta={**report.meta, **job.facts()})
-    return _with_memory(report, own) if own else report
+    report = _with_memory(report, own) if own else report
+    has_hung = report.issues is not None and "hang" in report.issues["code"].cast(pl.String)
+    return _with_hangs(report, source) if has_hung else report
 
 
 def _own_report(trace: Trace) -> Report | None:
@@ -122,6 +126,12 @@ def _own_report(trace: Trace) -> Report | None:
 
         return memory_report(trace)
     return None
+
+
+def _with_hangs(report: Report, source: Run) -> Report:
+    from stepscope.reports._hang import with_hangs
+
+    return with_hangs(report, source)
 
 
 def _with_memory(report: Report | None, snapshots: Sequence[Report]) -> Report:
@@ -393,11 +403,14 @@ def _growth(memory: pl.DataFrame, scope: Scope) -> list[Cost]:
     if len(scope.numbers) < 4 or "growth_bytes_per_step" not in memory.columns:
         return []
     least = pl.max_horizontal(pl.lit(_MEBIBYTE), pl.col("peak_allocated_bytes") * 0.001)
-    growing = memory.filter(pl.col("growth_bytes_per_step") > least).sort("growth_bytes_per_step", descending=True)
+    rise = pl.col("growth_bytes_per_step")
+    # What is freed again every few steps grows in most steps, and not in all of them together.
+    lasts = pl.col("growth_bytes") >= _LASTING_RATIO * rise * (len(scope.numbers) - 1)
+    growing = memory.filter((rise > least) & lasts).sort("growth_bytes_per_step", descending=True)
     if growing.is_empty():
         return []
-    rise, peak = growing.select("growth_bytes_per_step", "peak_allocated_bytes").row(0)
-    title = f"Memory held by tensors grows by {size(rise)} with every step ({percent(rise / peak)} of the peak)"
+    most, peak = growing.select("growth_bytes_per_step", "peak_allocated_bytes").row(0)
+    title = f"Memory held by tensors grows by {size(most)} with every step ({percent(most / peak)} of the peak)"
     advice = "→ look for tensors kept across steps: losses summed with their graph, growing lists, caches"
     return [Cost("growth", title, None, (advice,), "show memory --by operator")]
 

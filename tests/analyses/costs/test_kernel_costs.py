@@ -51,6 +51,24 @@ def test_of_several_ways_to_the_same_figure_the_best_is_taken():
     )[0][2:4] == (200.0, 64.0)  # fmt: skip
 
 
+def test_all_instructions_of_matrix_units_and_each_of_them_are_not_added_up():
+    tensor = "sm__ops_path_tensor"
+    assert rows(
+        (0, tensor + "_src_bf16_dst_fp32.sum", "", 1000.0),
+        (0, tensor + "_op_hgmma_src_bf16_dst_fp32_sparsity_off.sum", "", 1000.0),
+        (0, tensor + "_op_hmma_src_fp16_dst_fp32_sparsity_off.sum", "", 70.0),
+        (0, tensor + "_src_tf32_dst_fp32.sum", "", 0.0),
+    )[0][1:3] == ("bf16", 1070.0)  # fmt: skip
+
+
+def test_totals_of_matrix_units_do_not_hide_rates_of_other_instructions():
+    assert rows(
+        (0, "sm__ops_path_tensor_src_bf16_dst_fp32.sum", "", 0.0),
+        (0, SASS + "ffma_pred_on.sum.per_cycle_elapsed", "inst/cycle", 2.0),
+        (0, "smsp__cycles_elapsed.max", "cycle", 50.0),
+    )[0][1:3] == ("fp32", 200.0)  # fmt: skip
+
+
 def test_half_of_the_bytes_are_not_the_bytes():
     assert rows((0, "FETCH_SIZE", None, 10.0), (1, "FETCH_SIZE", None, 10.0), (1, "WRITE_SIZE", None, 1.0)) == [
         ("add", None, None, None, "no counters of its operations"),

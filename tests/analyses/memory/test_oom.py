@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import pickle
+
 import memory_snapshots as lab
 import pytest
 from memory_snapshots import tables
+from snapshots import MIB, limited
 
 import stepscope
 from stepscope.analyses.memory.oom import failures
@@ -64,3 +67,18 @@ def test_a_job_that_did_not_fail_has_no_answer(tmp_path):
     report = stepscope.report(tmp_path / "healthy.pickle")
     assert (report.findings, report.more["memory"]["oom"]) == ((), None)
     assert stepscope.show(tmp_path / "healthy.pickle", "memory-savings").is_empty()
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "kind", "limit", "before"),
+    [
+        (limited(0), "one large request", 20, 20),
+        (limited(100), "one large step", 120, 20),
+        (limited(0, fragmented=True), "fragmentation", 220, 120),
+    ],
+)
+def test_a_process_that_reaches_a_limit_of_its_own(snapshot, kind, limit, before, tmp_path):
+    (tmp_path / "oom.pickle").write_bytes(pickle.dumps(snapshot))
+    (row,) = stepscope.show(stepscope.load(tmp_path / "oom.pickle"), "memory-oom").to_dicts()
+    assert (row["kind"], row["own_limit_bytes"], row["before_bytes"]) == (kind, limit * MIB, before * MIB)
+    assert row["outside_bytes"] == 0

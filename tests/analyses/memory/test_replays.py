@@ -72,7 +72,8 @@ def test_a_change_saves_what_it_saves_in_the_job():
     events, segments, blocks, _ = tables(case.snapshot)
     failed = events.height - 1 - events["action"].reverse().index_of("oom")
     savings = {
-        s.change: s.needed_bytes for s in needed_with(recording(events, segments, blocks, None), failed, case.available)
+        s.change: s.needed_bytes
+        for s in needed_with(recording(events, segments, blocks, None), failed, case.available, case.available)
     }
     assert savings[""] == lab.needed(case) > case.available
     expandable = lab.needed(case, lab.Conf(expandable_segments=True))

@@ -104,6 +104,14 @@ def test_peak_and_holders_agree_with_a_plain_count(steps, n_lost):
         (["torch::autograd::generated::DivBackward0::apply(int)", "at::detail::empty_cuda()"], "DivBackward0"),
         (["main (/x/train.py:3)", "at::_ops::add_Tensor::call(int)"], "main (/x/train.py:3)"),
         (["start", "c10::cuda::malloc()"], "start"),
+        (
+            [
+                "main (/x/train.py:3)",
+                "outer (/y/record/startup/_stepscope_torch.py:9)",
+                "step (/z/torch/optim/adam.py:2)",
+            ],
+            "main (/x/train.py:3)",
+        ),
     ],
 )
 def test_a_line_is_the_users_or_else_the_operator(frames, line):

@@ -23,7 +23,8 @@ _KIB = 1024
 _READ = {"dram__bytes_read.sum": 1.0, "FETCH_SIZE": _KIB}
 _WRITTEN = {"dram__bytes_write.sum": 1.0, "WRITE_SIZE": _KIB}
 _SASS = re.compile(r"smsp__sass_thread_inst_executed_op_([hfd])(add|mul|fma)_pred_on\.sum(\.per_cycle_elapsed)?")
-_TENSOR_OPS = re.compile(r"sm__ops_path_tensor(?:_op_\w+?)?_src_([a-z]+\d+)\w*\.sum(\.per_cycle_elapsed)?")
+#: Either of single instructions (`_op_hgmma`), or of all of them: newer versions write both.
+_TENSOR_OPS = re.compile(r"sm__ops_path_tensor(_op_\w+?)?_src_([a-z]+\d+)\w*\.sum(\.per_cycle_elapsed)?")
 _VALU = re.compile(r"SQ_INSTS_VALU_(ADD|MUL|TRANS|FMA)_F(16|32|64)")
 _MFMA = re.compile(r"SQ_INSTS_VALU_MFMA_MOPS_(F8|F16|BF16|F32|F64|I8)")
 _PROTON_FLOPS = re.compile(r"flops(\d*)")
@@ -35,8 +36,8 @@ _CYCLES = re.compile(r"smsp__cycles_elapsed\.(?:max|avg)")
 class _Role(msgspec.Struct, frozen=True):
     """What a counter measures: `flop` or `bytes`, how many of them a count of 1 is, in which precision.
 
-    `way` ranks the ways to the same figure; the lowest that a launch has is used. `per` is `cycle` or `second` for a
-    counter that is a rate. `part` is `read` or `written` for bytes in one direction.
+    `way` ranks the ways to the same figure; the lowest that a launch has in a precision is used. `per` is `cycle` or
+    `second` for a counter that is a rate. `part` is `read` or `written` for bytes in one direction.
     """
 
     what: str
@@ -55,7 +56,8 @@ def role_of(metric: str, unit: str | None) -> _Role | None:
         weight = 2.0 if match[2] == "fma" else 1.0
         return _Role("flop", weight, _PRECISION[match[1]], way=int(match[3] is not None), per=match[3] and "cycle")
     if match := _TENSOR_OPS.fullmatch(metric):
-        return _Role("flop", 1.0, _TENSOR.get(match[1]), True, int(match[2] is not None), match[2] and "cycle")
+        way = 2 * (match[1] is not None) + (match[3] is not None)
+        return _Role("flop", 1.0, _TENSOR.get(match[2]), True, way, match[3] and "cycle")
     if match := _VALU.fullmatch(metric):
         return _Role("flop", _WAVE * (2 if match[1] == "FMA" else 1), f"fp{match[2]}")
     if match := _MFMA.fullmatch(metric):
@@ -147,7 +149,7 @@ def _amounts(launches: pl.DataFrame, metrics: pl.DataFrame, *wanted: str) -> pl.
         .otherwise(1.0)
     )
     values = values.with_columns(amount=pl.col("value") * pl.col("weight") * scale).drop_nulls("amount")
-    return values.filter(pl.col("way") == pl.col("way").min().over("span_id", "what"))
+    return values.filter(pl.col("way") == pl.col("way").min().over("span_id", "what", "matrix", "precision"))
 
 
 def _moved(values: pl.DataFrame) -> pl.DataFrame:

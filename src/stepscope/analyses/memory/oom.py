@@ -18,7 +18,7 @@ from stepscope.core.schema import DEVICES, STACKS
 from stepscope.core.table import Column, Name, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 _GIB = 1 << 30
 MOST_BYTES = 1 << 46
@@ -34,6 +34,8 @@ _DEVICES = (
 _CONTEXT_BYTES, _CONTEXT_RATIO = _GIB // 2, 0.04
 #: A request is large if it is so many times the largest before, and such a share of the memory.
 _LARGE_TIMES, _LARGE_RATIO = 2, 0.05
+#: A step is large if it needs so many times what was in use in all steps before.
+_LARGE_STEP_TIMES = 1.5
 #: Requests of a stack mark steps if their distances in events vary by less than this (for three in four).
 _REGULAR = 0.25
 _LEAST_STEPS, _LEAST_SPAN, _FREED_RATIO, _CANDIDATES, _PARTS = 4, 0.5, 0.6, 50, 8
@@ -41,7 +43,7 @@ _NEVER = 1 << 62
 #: Stacks that hold no more of what they asked for before hold it for a step only.
 _LEFT_RATIO = 0.1
 #: Of the stacks that grow, so many are named as changes.
-_MOST_STACKS = 3
+_MOST_STACKS = 8
 #: Growth is looked at in so many steps at most.
 _MOMENTS = 32
 #: What rises so often in sequence, and never falls, grows, however slowly.
@@ -55,19 +57,21 @@ MEMORY_OOM = Table(
     (
         Column("device_id", pl.UInt32(), "device that ran out of memory", key=True),
         Column("device", pl.String(), "device as the framework calls it"),
+        Column(
+            "kind", Name, "too much held, fragmentation, one large request, one large step, or other process", key=True
+        ),
         Column("line", Name, "innermost line of the user's code on the stack to blame", key=True),
-        Column("stack", pl.String(), "that stack, outermost frame first; by stack: one that held memory", key=True),
-        Column("kind", Name, "too much held, fragmentation, one large request, or other process"),
-        Column("n_failures", pl.Int64(), "how often the device had no memory for a request"),
         Column("request_bytes", pl.Int64(), "bytes that were asked for", "bytes"),
         Column("request_line", Name, "innermost line of the user's code that asked for them"),
-        Column("request_stack", pl.String(), "where they were asked for, outermost frame first"),
+        Column("n_failures", pl.Int64(), "how often the device had no memory for a request"),
         Column("allocated_bytes", pl.Int64(), "in use by tensors", "bytes"),
         Column("reserved_bytes", pl.Int64(), "held by the allocator", "bytes"),
         Column("device_free_bytes", pl.Int64(), "free on the device", "bytes"),
         Column("idle_bytes", pl.Int64(), "reserved, but not in use", "bytes"),
         Column("largest_free_bytes", pl.Int64(), "largest piece that was idle, or free on the device", "bytes"),
         Column("outside_bytes", pl.Int64(), "held on the device by others, at least", "bytes"),
+        Column("own_limit_bytes", pl.Int64(), "the process' own limit, at least; null: the device was full", "bytes"),
+        Column("before_bytes", pl.Int64(), "most in use in earlier steps; null if no steps are seen", "bytes"),
         Column("activation_bytes", pl.Int64(), "held for this step only; null if no steps are seen", "bytes"),
         Column("held_bytes", pl.Int64(), "in use by this stack's tensors (by stack)", "bytes"),
         Column("n_blocks", pl.Int64(), "number of its tensors (by stack)"),
@@ -75,6 +79,8 @@ MEMORY_OOM = Table(
         Column("grown_bytes", pl.Int64(), "held more than in the first step (by stack)", "bytes"),
         Column("growth_bytes_per_step", pl.Float64(), "median growth from step to step (by stack)", "bytes"),
         Column("is_growing", pl.Boolean(), "whether it grows step after step (by stack)"),
+        Column("stack", pl.String(), "that stack, outermost frame first; by stack: one that held memory", key=True),
+        Column("request_stack", pl.String(), "where they were asked for, outermost frame first"),
     ),
 )
 MEMORY_SAVINGS = Table(
@@ -85,13 +91,13 @@ MEMORY_SAVINGS = Table(
         Column("device", pl.String(), "device as the framework calls it"),
         Column("change", Name, "what is changed", key=True),
         Column("line", Name, "innermost line of the user's code that it is about; null: the whole job", key=True),
-        Column("stack", pl.String(), "the stack that it is about, outermost frame first"),
         Column("event", pl.Int64(), "number of the device's event before which the cache is emptied"),
         Column("needed_bytes", pl.Int64(), "memory needed for the request then", "bytes"),
         Column("saved_bytes", pl.Int64(), "less than without the change; negative: more", "bytes"),
         Column("available_bytes", pl.Int64(), "memory that the job could have", "bytes"),
         Column("is_enough", pl.Boolean(), "whether the request would have been granted"),
         Column("is_at_most", pl.Boolean(), "whether no more than that is saved, perhaps less"),
+        Column("stack", pl.String(), "the stack that it is about, outermost frame first"),
     ),
 )
 
@@ -115,6 +121,10 @@ class Failure(msgspec.Struct, frozen=True):
     largest_free_bytes: int
     #: On the device and not in the allocator's hands, as far as is known: at least so much more than is usual.
     outside_bytes: int
+    #: What the process had at least, if it reached a limit of its own while the device had enough; else None.
+    own_limit_bytes: int | None
+    #: Most that was in use before the step in which it failed; null where no steps are seen.
+    before_bytes: int | None
     #: By stack: what it held, how much of it was added since the first of the steps that are known, and the idle memory
     #: in whose segments it held something; the one to blame first.
     stacks: pl.DataFrame
@@ -139,14 +149,16 @@ def memory_oom(
 
     The main columns are `kind` and `stack`. A failure is *fragmentation* if the request would have fit into the idle
     and free memory in one piece, *other process* if it would have fit without what others hold, *one large request* if
-    what was asked for before would still have fit, and else *too much held*. `outside_bytes` is what the allocator
-    once had and no longer could have, or what a device of this size has more than was there for it.
+    what was asked for before would still have fit, *one large step* if no earlier step needed nearly as much, and else
+    *too much held*. `outside_bytes` is what the allocator once had and no longer could have, or what a device of this
+    size has more than was there for it. If the device had enough, the process reached a limit of its own
+    (`set_per_process_memory_fraction`). It is at least what the process once had.
 
     Units: bytes.
     Source: PyTorch's record of its caching allocator, replayed by a model of it.
     """
     rows = []
-    for failure in _failures_of(memory_events, memory_segments, memory_blocks, devices):
+    for failure in _failures_of(memory_events, memory_segments, memory_blocks, devices, stacks):
         first = failure.stacks.head(1) if by == "device" else failure.stacks
         about = {
             name: pl.lit(getattr(failure, name)) for name in MEMORY_OOM.dtypes if name in Failure.__struct_fields__
@@ -180,7 +192,7 @@ def memory_savings(
     """
     rows = [
         {"device_id": failure.device_id, "available_bytes": failure.available_bytes, "is_at_most": False, **change}
-        for failure in _failures_of(memory_events, memory_segments, memory_blocks, devices)
+        for failure in _failures_of(memory_events, memory_segments, memory_blocks, devices, stacks)
         for change in _changes(failure)
     ]
     result = pl.DataFrame(rows, schema=_CHANGES).with_columns(
@@ -237,10 +249,11 @@ def _with_text(frame: pl.DataFrame, stacks: pl.DataFrame, prefix: str = "") -> p
 
 
 def _failures_of(
-    events: pl.DataFrame, segments: pl.DataFrame, blocks: pl.DataFrame, devices: pl.DataFrame
+    events: pl.DataFrame, segments: pl.DataFrame, blocks: pl.DataFrame, devices: pl.DataFrame, stacks: pl.DataFrame
 ) -> list[Failure]:
     known = dict(devices.select("device_id", "memory_bytes").drop_nulls().iter_rows())
-    return failures(events, segments, blocks, None, known)
+    of_optimisers = about_stacks(stacks).filter(sign="optimiser state")["stack_id"].to_list()
+    return failures(events, segments, blocks, None, known, of_optimisers)
 
 
 def failures(
@@ -249,12 +262,16 @@ def failures(
     blocks: pl.DataFrame,
     settings: Settings | None,
     capacities: Mapping[int, int] = MappingProxyType({}),
+    of_optimisers: Sequence[int] = (),
 ) -> list[Failure]:
-    """The last failure of each device; `capacities` has the memory of devices that are known. Units: bytes."""
+    """The last failure of each device; `capacities` has the memory of devices that are known. Units: bytes.
+
+    What the stacks `of_optimisers` hold is no activation, however short they hold it.
+    """
     result = []
     for device_id in events.filter(action="oom")["device_id"].unique().sort():
         own = [frame.filter(device_id=device_id) for frame in (events, segments, blocks)]
-        result.append(_failure(device_id, own[0], own[1], own[2], settings, capacities.get(device_id)))
+        result.append(_failure(device_id, own[0], own[1], own[2], settings, capacities.get(device_id), of_optimisers))
     return result
 
 
@@ -265,6 +282,7 @@ def _failure(
     blocks: pl.DataFrame,
     settings: Settings | None,
     capacity: int | None,
+    of_optimisers: Sequence[int],
 ) -> Failure:
     ooms = events["action"].cast(pl.String).eq("oom").arg_true()
     at = int(ooms[-1])
@@ -274,8 +292,10 @@ def _failure(
     reserved = [level for number, level in history.reserved if number <= failed]
     oom = events.row(at, named=True)
     request, free = (min(max(0, oom[column] or 0), MOST_BYTES) for column in ("bytes", "device_free_bytes"))
-    # With memory in one piece at hand, it is a limit of the process' own that was reached.
-    room = free if free < segment_bytes(history.settings.rounded(request)) else 0
+    # With memory in one piece at hand, it is a limit of the process' own that was reached: at least what it once had.
+    piece = segment_bytes(history.settings.rounded(request))
+    is_own = free >= piece
+    room = max(reserved) - reserved[-1] if is_own else free
     limit = reserved[-1] + room
     start = replace(history.start, device_bytes=limit)
     done = replay(history.events[:failed], history.settings, start, follow=True)
@@ -287,13 +307,16 @@ def _failure(
     steps, are_regular = _steps(lifetimes, at)
     stacks = _by_stack(lifetimes, steps, _held(done, lifetimes, at))
     grown = int(stacks.filter("is_growing")["grown_bytes"].sum())
-    outside = _outside(limit, max(reserved), capacity)
+    outside = 0 if is_own else _outside(limit, max(reserved), capacity)
+    before = _most_before(events[:at], steps[-2], allocator.allocated) if are_regular else None
     requests = lifetimes.filter(pl.col("made").fill_null(-1) < at)["bytes"].drop_nulls()
     usual = max(requests.to_list(), default=0)
     is_large = request > limit / 2 or (
         request > max(_LARGE_TIMES * usual, _LARGE_RATIO * limit) and usual <= max(largest, room)
     )
-    savings = needed_with(history, failed, max(limit, *reserved))
+    # A limit of its own is less than what that request needed, but nothing says how much less.
+    most = max(limit, reserved[-1] + piece - 1) if is_own else max(limit, *reserved)
+    savings = needed_with(history, failed, max(limit, *reserved), most)
     lost = max(reserved) - limit  # what the allocator once had and no longer could have
     is_taken = lost > grown and lost + room >= request
     is_much = idle_bytes >= max(_USUAL_IDLE_RATIO * limit, outside) and not is_taken
@@ -306,16 +329,27 @@ def _failure(
         kind = "other process"
     elif is_large:
         kind = "one large request"
+    elif before is not None and allocator.allocated + request - grown > _LARGE_STEP_TIMES * before:
+        kind = "one large step"
     else:
         kind = "too much held"
     by_growth = kind == "too much held" and grown + idle_bytes + room >= request
     stacks = _to_blame(stacks, kind, oom["stack_id"], by_growth=by_growth)
     passing = lifetimes.join(stacks.filter("is_growing"), on="stack_id", how="anti")
+    passing = passing.filter(~pl.col("stack_id").is_in(of_optimisers).fill_null(value=False))
     activations = _activations(passing, steps, at) if are_regular else None
     return Failure(
         device_id, at, len(ooms), kind, request, oom["stack_id"], allocator.allocated, reserved[-1], free, idle_bytes,
-        largest, outside, stacks, limit, savings, activations,
+        largest, outside, limit if is_own else None, before, stacks, limit, savings, activations,
     )  # fmt: skip
+
+
+def _most_before(events: pl.DataFrame, step: int, at_end: int) -> int:
+    """Most in use before a step begins, where so many bytes are in use after the last event."""
+    action = pl.col("action").cast(pl.String)
+    sign = pl.when(action == "alloc").then(1).when(action == "free_completed").then(-1).otherwise(0)
+    levels = events.select((sign * pl.col("bytes").fill_null(0)).cum_sum()).to_series().to_numpy()
+    return at_end - int(levels[-1]) + max(0, int(levels[:step].max(initial=0)))
 
 
 def _outside(had: int, before: int, capacity: int | None) -> int:

@@ -208,15 +208,15 @@ class Saving(msgspec.Struct, frozen=True):
     event: int | None = None
 
 
-def needed_with(history: Recording, failed: int, limit: int) -> list[Saving]:
+def needed_with(history: Recording, failed: int, limit: int, most: int) -> list[Saving]:
     """What the job would need for the request that failed, as it was (the first) and with each change.
 
     A change with which the job fails before that has no row. `failed` is the number of the event, `limit` what the
-    allocator had at most.
+    allocator had at most, and `most` what it could perhaps have had.
     """
     before = _what_was_asked(history, failed, limit)
     _, _, size, pool_id = history.events[failed]
-    base = replace(history.settings, limit_bytes=limit)
+    base = replace(history.settings, limit_bytes=most)
     changes: list[tuple[str, Settings, int | None]] = [("", base, None)]
     if not base.expandable:
         changes.append(("expandable_segments:True", replace(base, expandable=True, max_split_bytes=None), None))

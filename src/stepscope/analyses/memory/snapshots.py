@@ -115,6 +115,8 @@ MEMORY_TIMELINE = Table(
     ),
 )
 _LIBRARIES = re.compile(r"/(?:site|dist)-packages/|/lib/python3|<frozen|/torch/|\(<string>")
+#: Frames of the hooks of `stepscope record`, which are between the user's code and the library's.
+_RECORDER = re.compile(r"[ (/]_stepscope_\w+\.py:\d+\)$")
 _PYTHON = re.compile(r"\.py(?::\d+)?\)$|\(<(?:string|stdin|ipython)")
 #: In C++ frames: what autograd runs backward, or the operator that is called. The outermost says most.
 _OPERATION = re.compile(
@@ -352,7 +354,7 @@ def about_stacks(stacks: pl.DataFrame) -> pl.DataFrame:
     """
     rows = []
     for stack_id, frames in stacks.select("stack_id", "frames").iter_rows():
-        python = [frame for frame in frames if _PYTHON.search(frame)]
+        python = [frame for frame in frames if _PYTHON.search(frame) and not _RECORDER.search(frame)]
         own = [frame for frame in python if not _LIBRARIES.search(frame)]
         nodes = [match[1] or f"aten::{match[2]}" for match in map(_OPERATION.search, reversed(frames)) if match]
         telling = own or python or nodes or [frame for frame in frames if not _PLUMBING.search(frame)] or frames

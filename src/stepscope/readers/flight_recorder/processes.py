@@ -36,6 +36,7 @@ _DEVICE = re.compile(
 _DISTRIBUTED = re.compile(r"torch/distributed/|paddle/distributed/|mpi4py|deepspeed/comm/")
 _LIBRARIES = re.compile(
     r"(?:^|/)(?:site|dist)-packages/|(?:^|/)lib/python3[^/]*/|^<|/torch/|\.so(?:\.|$)|^\[|\.c(?:c|pp|xx)?$|\.h$"
+    r"|(?:^|/)_stepscope_\w+\.py$"
 )
 _ADDRESS = re.compile(r"0x[0-9a-f]+\Z")
 _MOST_FRAMES, _MOST_PROCESSES, _MOST_LETTERS, _MOST_BYTES = 256, 100_000, 300, 16 << 20

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 Fields = dict[str, Any]
 
 FORMAT = "flight-recorder"
-_LIBRARIES = re.compile(r"(?:^|/)(?:site|dist)-packages/|(?:^|/)lib/python3[^/]*/|^<frozen|/torch/")
+_LIBRARIES = re.compile(
+    r"(?:^|/)(?:site|dist)-packages/|(?:^|/)lib/python3[^/]*/|^<frozen|/torch/|(?:^|/)_stepscope_\w+\.py$"
+)
 _LAST_NUMBER = re.compile(r"(\d{1,9})\D*\Z")
 _INTEGER = re.compile(r"\d{1,9}")
 #: Times before this one (2001) count from some start of the machine and not from 1970.

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 
-from stepscope.readers.formats import PACKING, Format, Sign
+from stepscope.readers.formats import OBJECT, PACKING, Format, Sign
 
 #: A message of a plane (its id, which may be missing, and its name) begins a profile of XLA.
 _XPLANE = re.compile(rb"\n[\x80-\xff]{0,4}[\0-\x7f](?:\x08[\x80-\xff]{0,9}[\0-\x7f])?\x12[\1-\x7f]/(?:host|device):")
+
+_GPU = re.compile(rb'"/device:GPU:\d{1,5}"')
 
 FORMATS = (
     Format(
@@ -22,5 +24,14 @@ FORMATS = (
         copies=(re.compile(r"(?i)\.xplane\.pb" + PACKING), re.compile(r"(?i)\.trace\.json" + PACKING)),
         cacheable=True,
         endings=(".pb",),
+    ),
+    Format(
+        name="xla_trace",
+        doc="trace.json of JAX, TensorFlow and PyTorch/XLA on GPUs, also packed",
+        module="xplane.trace_json",
+        signs=(Sign(0.99, OBJECT, (b'"traceEvents"', b'"correlation_id"'), _GPU),),
+        provides=("devices", "tracks", "spans", "kernels", "transfers", "hlo_ops", "steps", "issues"),
+        cacheable=True,
+        endings=(".json",),
     ),
 )  # fmt: skip

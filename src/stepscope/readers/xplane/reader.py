@@ -49,10 +49,11 @@ def read(source: Source) -> Trace:
     table = issues.table()
     if not table.is_empty():
         tables["issues"] = table
-    return Trace(_meta(space, source, rank, host, origin_ns), tables)
+    return Trace(meta_of(space, source, rank, host, origin_ns), tables)
 
 
-def _meta(space: Space, source: Source, rank: int | None, host: str | None, origin_ns: int) -> Meta:
+def meta_of(space: Space, source: Source, rank: int | None, host: str | None, origin_ns: int) -> Meta:
+    """What a profile says of itself."""
     facts = {key: value for plane in space.planes for key, value in plane.facts.items()}
     start = facts.get("profile_start_time")
     since = start if isinstance(start, int) and origin_ns < _YEAR_2001_NS else 0
