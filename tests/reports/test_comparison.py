@@ -176,6 +176,21 @@ def test_functions_and_resources_that_changed_are_shown_in_words():
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(("n_cores", "shown"), [(2, ["cpu0", "cpu1"]), (8, [])])
+def test_which_of_many_cores_is_busy_is_no_change(n_cores, shown):
+    def busy(core):
+        rows = [
+            (c, f"cpu{n}", "host_cpu_usage", None, "%", 100.0 if n == core else 1.0)
+            for c in range(1, 7)
+            for n in range(n_cores)
+        ]
+        return observation([100_000_000] * 6, resources=rows)
+
+    result = outcome(effects=effects((pair(busy(1), busy(0)),)), causes=())
+    blocks = [block.frame for block in comparison(result).tables if block.title == "Resources that changed"]
+    assert sorted({str(name) for frame in blocks for name in frame["device"]}) == shown
+
+
 def test_what_was_ruled_out_is_named_with_the_way_to_its_reasons():
     assert comparison(outcome()).quality == (
         "One thing is missing.",
