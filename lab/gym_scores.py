@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 #: A faulty run is compared with so many healthy ones, those recorded next to it.
 N_BASE = 3
 #: Jobs whose recordings were looked at when rules were written or mended.
-SEEN: tuple[str, ...] = ("image", "transformer", "recurrent", "server", "pool", "jax")
+SEEN: tuple[str, ...] = ("image", "transformer", "recurrent", "server", "pool", "jax", "gpu")
 #: The kernel's own account of the time in which some task waited for a core, which no rule reads. A healthy run whose
 #: share of that time is higher by so much than the base's was recorded under load.
 _PRESSURE, _PRESSED = "host_pressure_cpu_some", 0.1
@@ -199,8 +199,9 @@ def by_job(found: list[Answer]) -> list[str]:
     """A row for each job, for those that no rule has seen, and for all."""
     heads = ("job", "faults", f"≥ {MATTERS:.0%}: first", "among two", f"{SMALL:.0%} to {MATTERS:.0%}: first",
              "healthy accused", "loaded accused")  # fmt: skip
-    groups: dict[str, tuple[str, ...]] = {job: (job,) for job in STEPS}
-    unseen = tuple(job for job in STEPS if job not in SEEN)
+    recorded = {a.run.job for a in found}
+    groups: dict[str, tuple[str, ...]] = {job: (job,) for job in STEPS if job in recorded}
+    unseen = tuple(job for job in STEPS if job in recorded and job not in SEEN)
     groups |= ({"not looked at": unseen} if unseen else {}) | {"all": tuple(STEPS)}
     return _lines(heads, [(name, *_shares([a for a in found if a.run.job in jobs])) for name, jobs in groups.items()])
 
