@@ -216,6 +216,15 @@ class TestEnclosing:
         starts, ends = starts[order], ends[order]
         assert iv.enclosing(starts, ends, groups).tolist() == parents_by_stack(groups, starts, ends)
 
+    @given(ROWS)
+    def test_piece_by_piece_it_is_the_same(self, rows):
+        groups, starts, ends = nested(rows)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(iv, "_PIECE", 2)
+            found = iv.enclosing_as(np.int32, starts, ends, groups)
+        assert found.dtype == np.int32
+        assert found.tolist() == parents_by_stack(groups, starts, ends)
+
     def test_a_million_levels_and_what_follows_them(self):
         depth = 1_000_000
         starts = np.concatenate((np.arange(depth), [3 * depth]))
@@ -250,6 +259,24 @@ class TestAncestors:
         wanted = np.zeros(1_000_000, bool)
         wanted[0] = True
         assert (iv.nearest(parents, wanted) == 0).all()
+
+
+class TestStretches:
+    @given(ROWS, st.integers(1, 4))
+    def test_each_holds_the_parents_of_its_rows(self, rows, least):
+        groups, starts, ends = nested(rows)
+        parents = iv.enclosing(starts, ends, groups)
+        found = list(iv.stretches(parents, least))
+        assert [row for some in found for row in range(len(rows))[some]] == list(range(len(rows)))
+        for some in found:
+            above = parents[some]
+            assert ((above < 0) | ((above >= some.start) & (above < some.stop))).all()
+            # None could be cut: what follows each row in it, but the last, has a parent before that row.
+            inside = range(some.start + least, some.stop)
+            assert all((above[row - some.start :] >= 0)[above[row - some.start :] < row].any() for row in inside)
+
+    def test_parents_that_come_later_keep_rows_together(self):
+        assert list(iv.stretches(ints([1, -1, -1, 2]), 1)) == [slice(0, 2), slice(2, 4)]
 
 
 class TestOwnLengths:

@@ -13,13 +13,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from stepscope.core.errors import StepscopeError
+from stepscope.core.errors import CorruptInput, StepscopeError
 from stepscope.core.schema import TABLES
-from stepscope.store import _cache
+from stepscope.store import CacheFolder, CacheWarning, _cache, _folder, cache_folder, column_files
 from stepscope.store._cache import (
-    CacheFolder,
-    CacheWarning,
-    cache_folder,
     clear,
     entries,
     exclusive_lock,
@@ -53,6 +50,34 @@ def test_what_was_kept_is_found_again_under_the_name_it_is_asked_by(where, full)
     assert found.meta == replace(full.meta, path="other.json")
     assert found.spans.equals(full.spans)
     assert names(where) == {"key"}
+
+
+@pytest.mark.parametrize("folder", ["plain", "a[1]*{b}", "step=3"])
+def test_big_tables_are_read_column_by_column(folder, tmp_path, full, monkeypatch):
+    monkeypatch.setattr(column_files, "LEAST_ROWS", 1)
+    monkeypatch.setattr(_folder, "LEAST_ROWS", 1)
+    where = CacheFolder(tmp_path / folder, 10**9)
+    put_trace(where, "key", full)
+    trace = find_trace(where, "key", label="x")
+    assert trace is not None
+    for name, table in full.tables.items():
+        assert trace.tables[name].schema == table.schema
+        assert trace.tables[name].equals(table, null_equal=True), name
+
+
+def test_a_big_table_that_is_gone_or_shorter_is_damage(where, full, monkeypatch):
+    monkeypatch.setattr(_folder, "LEAST_ROWS", 1)
+    put_trace(where, "key", full)
+    trace = find_trace(where, "key", label="x")
+    assert trace is not None
+    (where.folder / "key" / "spans.parquet").unlink()
+    with pytest.raises(CorruptInput, match="missing"):
+        trace.tables["spans"]
+    kernels = where.folder / "key" / "kernels.parquet"
+    kernels.chmod(0o600)
+    kernels.write_bytes(b"PAR1")
+    with pytest.raises(CorruptInput, match="bytes instead of"):
+        trace.tables["kernels"]
 
 
 def test_what_is_there_already_is_not_written_again(where, full):

@@ -16,8 +16,7 @@ from stepscope.core import files, schema
 from stepscope.core.errors import CorruptInput, StepscopeError, UnsupportedVersion, WouldOverwrite
 from stepscope.core.result_tables import ATTRIBUTION, CYCLES
 from stepscope.core.schema import TABLES
-from stepscope.core.stored_tables import StoredTables
-from stepscope.core.table import Column, Table
+from stepscope.core.table import Column, StoredTables, Table
 from stepscope.core.trace import Meta, Result, Results, Trace
 from stepscope.store import _folder
 from stepscope.store._folder import (

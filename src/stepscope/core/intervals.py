@@ -11,22 +11,26 @@ once in a tree of maxima of ends: O(n log n) whatever the depth and whether or n
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 Intervals = tuple[Ints, Ints]
+#: The type of row numbers, which may have 32 bits: many rows have several columns of them.
+Row = TypeVar("Row", bound=np.signedinteger)
 
 _INT64_MAX = 2**63 - 1
 _CHUNK = 1 << 17  # rows per piece of work, so that the many temporary arrays stay in the CPU cache
 _NEAR = 1 << 15  # rows whose parents are looked up at once
+_PIECE = 1 << 18  # rows whose nesting is found at once, as that takes a dozen columns of scratch space
+_STRETCH = 1 << 20  # rows that `stretches` puts together at least
 _HOPS = 8  # steps from parent to parent, after which building the tree pays
 
 
@@ -155,13 +159,39 @@ def locate(iv: Intervals, points: Ints) -> Ints:
     return np.where((index >= 0) & (points < iv[1][index]), index, -1)
 
 
-def enclosing(starts: Ints, ends: Ints, groups: Ints) -> Ints:
+def enclosing(starts: Ints, ends: Ints, groups: NDArray[np.integer]) -> Ints:
     """For each row the innermost earlier row of its group that is still open at its start (end > start), -1 if none.
 
     Rows are sorted by (group, start, -end): a row's parent comes before it. Innermost means latest, which is exact
     also where intervals overlap partially: a row that starts inside another and outlasts it is its child. An empty row
     may be a child and is never a parent. Returns int64 row indices.
     """
+    return enclosing_as(np.int64, starts, ends, groups)
+
+
+def enclosing_as(dtype: type[Row], starts: Ints, ends: Ints, groups: NDArray[np.integer]) -> NDArray[Row]:
+    """`enclosing` with row indices of that type."""
+    return _nested(starts.size, lambda rows: (starts[rows], ends[rows], groups[rows]), dtype)
+
+
+def _nested(n: int, of: Callable[[Ints], tuple[Ints, Ints, NDArray[np.integer]]], dtype: type[Row]) -> NDArray[Row]:
+    """`enclosing` of n rows, piece by piece; `of` gives starts, ends and groups of some of them."""
+    parents = np.full(n, -1, dtype)
+    low, held = 0, _no_ints()  # rows of earlier pieces that are still open
+    while low < n:
+        high = min(low + max(_PIECE, held.size), n)
+        rows = np.concatenate((held, np.arange(low, high)))
+        starts, ends, groups = of(rows)
+        inner = _enclosing(starts, ends, groups)[held.size :]
+        parents[low:high] = np.where(inner >= 0, rows[inner], -1)
+        if high < n:
+            (start,), _, (group,) = of(np.array([high]))
+            held = rows[(groups == group) & (ends > start)]
+        low = high
+    return parents
+
+
+def _enclosing(starts: Ints, ends: Ints, groups: NDArray[np.integer]) -> Ints:
     n = starts.size
     parents = np.full(n, -1, np.int64)
     if n < 2:
@@ -189,13 +219,15 @@ def enclosing(starts: Ints, ends: Ints, groups: Ints) -> Ints:
     return parents
 
 
-def nearest(parents: Ints, wanted: Bools) -> Ints:
+def nearest(parents: NDArray[Row], wanted: Bools) -> NDArray[Row]:
     """For each row the nearest wanted row among itself and its ancestors, -1 if none is wanted."""
-    target = np.where(wanted, np.arange(parents.size), parents)
+    target = parents.copy()
     # Parents mostly come before their children, and not far: piece by piece, most of them are done already.
     for low in range(0, parents.size, _NEAR):
-        piece = target[low : low + _NEAR]
-        pending = np.flatnonzero(~wanted[low : low + _NEAR] & (piece >= 0))
+        piece, is_wanted = target[low : low + _NEAR], wanted[low : low + _NEAR]
+        own = np.flatnonzero(is_wanted)
+        piece[own] = own + low
+        pending = np.flatnonzero(~is_wanted & (piece >= 0))
         at = piece[pending]
         # Every pending row points past unwanted ancestors only; pointing where its target points doubles the stride.
         while (further := ~wanted[at]).any():
@@ -203,6 +235,28 @@ def nearest(parents: Ints, wanted: Bools) -> Ints:
             piece[pending] = at
             pending, at = pending[at >= 0], at[at >= 0]
     return target
+
+
+def stretches(parents: NDArray[Row], least: int = _STRETCH) -> Iterator[slice]:
+    """All rows in stretches that hold the parents of all their rows, of so many rows at least if there are as many."""
+    n = parents.size
+    low, numbers = 0, np.where(parents < 0, n, parents)
+    first = np.minimum.accumulate(numbers[::-1])[::-1]  # the least parent of a row and all later ones
+    last = np.maximum.accumulate(parents)  # the greatest one of a row and all earlier ones
+
+    def ends(at: int) -> Bools:
+        """Before which of the next rows a stretch may end."""
+        rows = np.arange(at, min(at + least, n))
+        may: Bools = (first[rows] >= rows) & (last[rows - 1] < rows)
+        return may
+
+    while low < n:
+        high = low + least
+        while high < n and not (may_end := ends(high)).any():
+            high += least
+        high = high + int(may_end.argmax()) if high < n else n
+        yield slice(low, high)
+        low = high
 
 
 def ends_of(tracks: NDArray[np.integer], starts: Ints, ends: Ints, rows: Ints) -> Ints:
@@ -222,11 +276,17 @@ def ends_of(tracks: NDArray[np.integer], starts: Ints, ends: Ints, rows: Ints) -
 
 def outermost(tracks: NDArray[np.integer], starts: Ints, ends: Ints, groups: Ints) -> NDArray[np.bool_]:
     """Whether no other row of its group and track encloses each row; rows are sorted by (track, start, -end)."""
-    lanes = groups * (int(tracks.max()) + 1) + tracks
-    small = int(lanes.max()) < 1 << 16  # two-byte keys are sorted by counting
-    order = np.argsort(lanes.astype(np.uint16) if small else lanes, kind="stable")
+    lanes: NDArray[np.integer] = groups * (int(tracks.max()) + 1) + tracks
+    if int(lanes.max()) < 1 << 16:  # two-byte keys are sorted by counting
+        lanes = lanes.astype(np.uint16)
+    order = np.argsort(lanes, kind="stable")
+
+    def of(rows: Ints) -> tuple[Ints, Ints, NDArray[np.integer]]:
+        at = order[rows]
+        return starts[at], ends[at], lanes[at]
+
     is_outermost = np.empty(lanes.size, np.bool_)
-    is_outermost[order] = enclosing(starts[order], ends[order], lanes[order]) < 0
+    is_outermost[order] = _nested(lanes.size, of, np.int64) < 0
     return is_outermost
 
 
@@ -380,7 +440,7 @@ def _length_below(iv: Intervals, below: Ints, points: Ints) -> Ints:
     return below[index] - np.where(index > 0, beyond, 0)
 
 
-def _run_index(groups: Ints) -> Ints:
+def _run_index(groups: NDArray[np.integer]) -> Ints:
     """0 for the rows of the first run of equal values, 1 for those of the second, and so on."""
     heads = np.flatnonzero(groups[1:] != groups[:-1]) + 1
     return np.repeat(np.arange(heads.size + 1), np.diff(heads, prepend=0, append=groups.size))

@@ -1,7 +1,12 @@
-"""What a table is: named columns with types, units and a line of description each, and how frames get these types."""
+"""What a table is: named columns with types, units and a line of description each, and how frames get these types.
+
+Tables in files stay there until somebody asks for them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +15,11 @@ import numpy as np
 import polars as pl
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 #: The type of texts that recur.
 Name = pl.Categorical()
+_PIECE = 1 << 18  # rows whose places are looked up at once: NumPy makes each index eight bytes
 
 
 def no_number(dtype: pl.DataType) -> int:
@@ -108,13 +114,70 @@ def map_names(series: pl.Series, fn: Callable[[str], Any], dtype: pl.DataType | 
     # By the categories' numbers, in NumPy: joining a table of names to the column is several times slower.
     codes = series.to_physical()
     at = (codes.cast(pl.Int64).fill_null(-1) if codes.null_count() else codes).to_numpy()
-    at = at - at.min()
-    first = np.full(int(at.max()) + 1, -1, np.int64)
-    first[at[::-1]] = np.arange(at.size - 1, -1, -1)
-    used = np.flatnonzero(first >= 0)
-    mapped = [None if name is None else fn(name) for name in series[first[used]].to_list()]
+    at = at - low if (low := at.min()) else at
+    pieces = [slice(begin, begin + _PIECE) for begin in range(0, at.size, _PIECE)]
+    one = np.full(int(at.max()) + 1, -1, np.int64)  # some row of each number
+    for piece in pieces:
+        one[at[piece]] = np.arange(piece.start, min(piece.stop, at.size))
+    used = np.flatnonzero(one >= 0)
+    mapped = [None if name is None else fn(name) for name in series[one[used]].to_list()]
     values = pl.Series(series.name, mapped, dtype=dtype)
-    first[used] = np.arange(used.size)  # now the place of each number among those in use
+    place = np.zeros(one.size, np.uint32)  # of each number among those in use
+    place[used] = np.arange(used.size)
+    of_row = np.empty(at.size, np.uint32)
+    for piece in pieces:
+        of_row[piece] = place[at[piece]]
     # `gather` is planned as a query, which takes longer than the work.
-    row_by_row: pl.Series = values[first[at].astype(np.uint32)]
+    row_by_row: pl.Series = values[of_row]
     return row_by_row
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredTables(Mapping[str, "pl.DataFrame"]):
+    """Tables in files, which are read on first use and stay in memory.
+
+    `files` has the Parquet file of each table, `n_rows` its length, `read` makes the frame of one; `made` are frames
+    that replace files or have none. `lease` keeps the files from being deleted. `verify` raises CorruptInput if the
+    file of a table is not as it was written.
+    """
+
+    files: Mapping[str, str]
+    n_rows: Mapping[str, int]
+    read: Callable[[str], pl.DataFrame]
+    made: Mapping[str, pl.DataFrame] = field(default_factory=dict)
+    lease: object = None
+    verify: Callable[[str], object] = bool
+    _frames: dict[str, pl.DataFrame] = field(default_factory=dict, repr=False)
+
+    def __getitem__(self, name: str) -> pl.DataFrame:
+        if name in self.made:
+            return self.made[name]
+        if name not in self._frames:
+            if name not in self.files:
+                raise KeyError(name)
+            self._frames[name] = self.read(name)
+        return self._frames[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys((*self.files, *self.made)))
+
+    def __len__(self) -> int:
+        return len({*self.files, *self.made})
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.made or name in self.files
+
+    def file(self, name: str) -> str | None:
+        """The file of the table, which is as it was written; None if it is not in a file. Raises CorruptInput."""
+        if name in self.made or name not in self.files:
+            return None
+        self.verify(name)
+        return self.files[name]
+
+    def height(self, name: str) -> int:
+        """Rows of the table, without reading it."""
+        return self.made[name].height if name in self.made else self.n_rows[name]
+
+    def with_made(self, tables: Mapping[str, pl.DataFrame]) -> StoredTables:
+        """The same with frames in place of some files, sharing what was read."""
+        return replace(self, made={**self.made, **tables})

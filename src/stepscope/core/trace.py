@@ -19,7 +19,7 @@ from stepscope.core.analysis_methods import AnalysisMethods
 from stepscope.core.errors import MissingTable, UnknownName
 from stepscope.core.hooks import verb
 from stepscope.core.schema import TABLES
-from stepscope.core.stored_tables import StoredTables
+from stepscope.core.table import StoredTables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -20,6 +20,7 @@ from stepscope.readers.common.source import Source, head_of, members
 from stepscope.readers.formats import FORMATS, Format, Reader
 from stepscope.readers.recorded import COUNTER_FILES, RECORDING, SCHEDULING, STACK_FILES, side_file
 from stepscope.readers.requests import FORMATS_OF_REQUESTS, RECORDED_METRICS, REQUEST_FILES, are_requests
+from stepscope.store.column_files import forget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -217,6 +218,7 @@ def _trace(source: Source, *, keep: bool) -> Trace:
         return cached
     reader = reader_for(source.path, head_of(source.path, source.member))
     trace = without_impossible(reader.read(source))
+    forget()
     if keep and key is not None and reader.cacheable:
         store.cache_trace(key, trace, source.n_bytes)
     return trace

@@ -34,6 +34,7 @@ from stepscope.core.units import duration, percent, rate, shares, size, sum_of
 from stepscope.reports._idle import idle_costs
 from stepscope.reports._summary import TALK, Cost
 from stepscope.reports.at_a_glance import host_while_idle
+from stepscope.store.column_files import settle
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -121,6 +122,7 @@ def device_time(trace: Trace, scope: Scope, work: pl.DataFrame) -> DeviceTime:
         notes.append(Note(text, "kernels", "show kernels"))
     notes += _between(work, scope)
     busy = {key: occupied(mine).busy for key, mine in by_device(work)}
+    settle(trace.spans.height)
     while_idle = host_while_idle(trace.spans, list(busy.values()), scope) if parts[step_parts.IDLE] else {}
     whole = max(scope.whole_ns, 1)
     ratios = {key: float(covered(iv, *scope.windows).sum()) / whole for key, iv in busy.items()}

@@ -49,6 +49,7 @@ from stepscope.reports._summary import (
 )  # fmt: skip
 from stepscope.reports._tables import kernel_block, name_block, operator_block, track_block
 from stepscope.reports.at_a_glance import advice_costs, hardware_use, mfu_at_a_glance, use_of
+from stepscope.store.column_files import settle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -203,12 +204,15 @@ def _summary_of_profile(trace: Trace, own_work: pl.DataFrame | None, start: Star
     spans, scope = trace.spans, scope_of(trace, own_work)
     program = start(replayed_program, tables_of(trace))
     of_operators = start(_operators, trace)
+    settle(spans.height)
     if own_work is not None:
         of_mfu = start(mfu_at_a_glance, trace, own_work, scope)
     divided: DeviceTime | HostTime | None
     divided = device = None if own_work is None else device_time(trace, scope, own_work)
     serving = Serving.of(trace)
+    settle(spans.height)
     per_operator = of_operators()
+    settle(spans.height)
     of_requests, of_cache = _of_requests(trace)
     tables: list[Block] = [*([] if serving is None else [serving.block()]), *of_requests]
     tables += [] if per_operator is None else [operator_block(per_operator)]
@@ -223,12 +227,15 @@ def _summary_of_profile(trace: Trace, own_work: pl.DataFrame | None, start: Star
     costs = [] if divided is None else [*divided.costs, *outlier_costs(divided.by_window, scope)]
     if memory is not None:
         costs += _growth(memory, scope)
+    settle(spans.height)
     use, facts = ({}, Facts()) if device is None else use_of(trace, device.work, scope)
+    settle(spans.height)
     mfu, no_mfu = ({}, ()) if device is None else of_mfu()
     costs += advice_costs(facts, memory, trace.devices, costs)
     if (trace.issues["code"] == SERIALISED).any():  # the recorder made the device wait, and not the program
         costs = [cost for cost in costs if not cost.kind.startswith(("idle", "rule device_underused"))]
     costs = [*(costs if serving is None else serving.costs(costs)), *of_cache]
+    settle(spans.height)
     costs = _with_gains(program, costs, scope.whole_ns / max(len(scope.lows), 1))
     first, last = recorded(spans)
     lacks = quality(trace, scope, None if device is None else device.work)

@@ -15,18 +15,8 @@ from msgspec.structs import replace
 
 from stepscope.core import files
 from stepscope.core.errors import StepscopeError
-from stepscope.store._cache import (
-    CacheFolder,
-    CacheWarning,
-    Entry,
-    cache_folder,
-    clear,
-    entries,
-    find_trace,
-    is_off,
-    put_trace,
-    scratch_folder,
-)
+from stepscope.core.machine import CacheFolder, CacheWarning, cache_folder, is_off
+from stepscope.store._cache import Entry, clear, entries, find_trace, put_trace, scratch_folder
 from stepscope.store._folder import (
     META,
     parse_document,
@@ -51,6 +41,7 @@ from stepscope.store.cache_keys import (
     unpacked,
     value_key,
 )
+from stepscope.store.column_files import forget
 
 if TYPE_CHECKING:
     from stepscope.core.trace import Trace
@@ -132,6 +123,7 @@ def _keep(of: CacheKey, trace: Trace) -> None:
         if unchanged(of):
             meta = replace(trace.meta, path=files.absolute(trace.meta.path))
             put_trace(of.where, of.key, replace(trace, meta=meta))
+            forget()
     except (OSError, StepscopeError, pl.exceptions.PolarsError):
         # The disk is full or the folder cannot be written: the file is read again next time. `stepscope cache` says
         # if the folder cannot be written.

@@ -20,101 +20,20 @@ import warnings
 import weakref
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from stepscope.core import units
 from stepscope.core.errors import CorruptInput, StepscopeError, UnsupportedVersion
+from stepscope.core.machine import CacheWarning, distrust_of
 from stepscope.store._folder import META, parse_document, read_folder, write_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
+    from stepscope.core.machine import CacheFolder
     from stepscope.core.trace import Trace
-
-_DEFAULT_BYTES, _DEFAULT_SHARE = 5 * 10**9, 0.1
-_NO = ("0", "off", "no", "false")
-
-
-class CacheFolder(msgspec.Struct, frozen=True):
-    """The folder of the cache, and how many bytes it may hold."""
-
-    folder: Path
-    limit_bytes: int
-
-
-class CacheWarning(UserWarning):
-    """Says that the cache or an entry of it is not used, and why."""
-
-
-def is_off() -> bool:
-    """Whether STEPSCOPE_CACHE switches the cache off."""
-    return os.environ.get("STEPSCOPE_CACHE", "").lower() in _NO
-
-
-def cache_folder() -> CacheFolder | None:
-    """The folder of the cache; None if the cache is switched off, or if other users could write into its folder.
-
-    STEPSCOPE_CACHE_DIR names the folder and STEPSCOPE_CACHE_SIZE its limit. The default limit is 5 GB, or a tenth of
-    the free space on that disk if that is less. Raises StepscopeError (not a size).
-    """
-    if is_off():
-        return None
-    named = os.environ.get("STEPSCOPE_CACHE_DIR")
-    folder = Path(named) if named else _usual_folder()
-    if distrust := _distrust(folder, stat.S_ISDIR):
-        advice = "name a folder of your own with STEPSCOPE_CACHE_DIR, or make this one private with chmod 700"
-        # Always from this line, so that Python shows it once.
-        warnings.warn(f"the cache is not used: {folder} {distrust}; {advice}", CacheWarning, stacklevel=1)
-        return None
-    size = os.environ.get("STEPSCOPE_CACHE_SIZE")
-    if size:
-        try:
-            return CacheFolder(folder, units.parse_size(size))
-        except StepscopeError as error:
-            raise StepscopeError(f"STEPSCOPE_CACHE_SIZE: {error.message}", error.hint) from None
-    return CacheFolder(folder, min(_DEFAULT_BYTES, int(_DEFAULT_SHARE * _free_bytes(folder))))
-
-
-def _usual_folder() -> Path:
-    """The user's cache folder. Source: XDG Base Directory Specification; on macOS and Windows their own rules."""
-    home = Path.home()
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "stepscope" / "Cache"
-    if sys.platform == "darwin":
-        return home / "Library" / "Caches" / "stepscope"
-    named = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(named) if Path(named).is_absolute() else home / ".cache") / "stepscope"
-
-
-def _free_bytes(folder: Path) -> int:
-    """Free bytes on the disk of the folder, which need not exist yet."""
-    for there in (folder, *folder.parents):
-        try:
-            return shutil.disk_usage(there).free
-        except OSError:
-            continue
-    return 0
-
-
-def _distrust(path: Path, is_kind: Callable[[int], bool]) -> str:
-    """Why a file or folder is not to be trusted; empty if only this user can have written it, or if it is missing."""
-    try:
-        status = path.lstat()
-    except OSError:
-        return ""
-    if stat.S_ISLNK(status.st_mode):
-        return "is a symbolic link"
-    if not is_kind(status.st_mode):
-        return "is not a folder" if is_kind is stat.S_ISDIR else "is not a regular file"
-    if os.name != "posix":
-        return ""
-    if status.st_uid != os.geteuid():
-        return "belongs to another user"
-    return "can be written to by other users" if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) else ""
-
 
 _UNFINISHED, _LOCK, _VALUE, _DIGEST = ".new-", ".lock", "note", "digest"
 _NEW_S = 60
@@ -223,9 +142,9 @@ def _lease(where: CacheFolder, key: str) -> Lock | None:
 
 def _foreign_part(folder: Path) -> str:
     """What of an entry other users may have written, and why; empty if nothing."""
-    if distrust := _distrust(folder, stat.S_ISDIR):
+    if distrust := distrust_of(folder, stat.S_ISDIR):
         return f"it {distrust}"
-    files = ((file.name, _distrust(file, stat.S_ISREG)) for file in folder.iterdir())
+    files = ((file.name, distrust_of(file, stat.S_ISREG)) for file in folder.iterdir())
     return next((f"{name} in it {distrust}" for name, distrust in files if distrust), "")
 
 

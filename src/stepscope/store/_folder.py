@@ -30,9 +30,10 @@ from stepscope.core.errors import CorruptInput, StepscopeError, UnsupportedVersi
 from stepscope.core.result_tables import RESULTS
 from stepscope.core.schema import TABLES
 from stepscope.core.soundness import FACTS, flaw_of, in_order
-from stepscope.core.stored_tables import StoredTables
+from stepscope.core.table import StoredTables
 from stepscope.core.trace import Meta, Result, Results, Trace
 from stepscope.core.version import program_version
+from stepscope.store.column_files import LEAST_ROWS, mapped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -46,6 +47,7 @@ _KNOWN: Mapping[str, Table] = {**TABLES, **RESULTS}
 #: A table may take this much memory, or 200 times the size of its file if that is more. Tables take up to 50 times.
 _LEAST_LIMIT, _MOST_RATIO, _VALUE_BYTES = 1 << 26, 200, 8
 _LONGEST = 40
+_CHUNK = 1 << 20
 
 
 def _whole(least: int, most: int) -> Any:
@@ -128,11 +130,23 @@ def write_folder(trace: Trace, folder: str, *, statistics: bool = True) -> int:
 
 
 def _written(frame: pl.DataFrame, folder: str, name: str, *, statistics: bool) -> dict[str, int]:
-    buffer = io.BytesIO()
-    frame.write_parquet(buffer, compression="zstd", compression_level=1, statistics=statistics)
-    content = buffer.getvalue()
-    _put(folder, f"{name}.parquet", content)
-    return {"n_rows": frame.height, "size_bytes": len(content), "crc32": crc32(content)}
+    options: dict[str, Any] = {"compression": "zstd", "compression_level": 1, "statistics": statistics}
+    path = files.joined(folder, f"{name}.parquet")
+    if files.is_url(folder):
+        buffer = io.BytesIO()
+        frame.write_parquet(buffer, **options)
+        files.write(path, buffer.getvalue())
+        checked = crc32(buffer.getbuffer())
+        return {"n_rows": frame.height, "size_bytes": buffer.tell(), "crc32": checked}
+    part = f"{path}.part"
+    frame.write_parquet(part, **options)
+    checked = 0
+    with open(part, "rb") as file:  # noqa: PTH123  as in `_put`
+        while content := file.read(_CHUNK):
+            checked = crc32(content, checked)
+        n_bytes = file.tell()
+    os.replace(part, path)  # noqa: PTH105
+    return {"n_rows": frame.height, "size_bytes": n_bytes, "crc32": checked}
 
 
 def _put(folder: str, name: str, content: bytes) -> None:
@@ -239,10 +253,16 @@ def _read(folder: str, tables: Mapping[str, _File], name: str, *, is_ours: bool 
     `is_ours`: it is in the cache, and its digest says that this program wrote it like this.
     """
     path, table, n_rows = files.joined(folder, f"{name}.parquet"), _KNOWN[name], tables[name].n_rows
-    content = _content(folder, tables, name, is_ours=is_ours)
     try:
-        frame = pl.read_parquet(io.BytesIO(content), n_rows=n_rows + 1).rechunk()
-        frame = frame if is_ours else in_order(table, frame)
+        if is_ours and n_rows >= LEAST_ROWS:  # column by column, so that no more than one of them is in memory
+            _check_file(path, table, tables[name])
+            with files.reaching(path):
+                columns = (pl.read_parquet(path, columns=[one], n_rows=n_rows + 1, glob=False) for one in table.dtypes)
+                frame = pl.DataFrame([mapped(one.rechunk().to_series()) for one in columns])
+        else:
+            content = _content(folder, tables, name, is_ours=is_ours)
+            frame = pl.read_parquet(io.BytesIO(content), n_rows=n_rows + 1).rechunk()
+            frame = frame if is_ours else in_order(table, frame)
     except pl.exceptions.PolarsError as error:
         raise CorruptInput(str(error).splitlines()[0], _AGAIN, path=path) from None
     flaw = None if frame.height == n_rows else f"it does not have the {n_rows:,} rows of {META}"

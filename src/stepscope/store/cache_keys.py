@@ -28,7 +28,8 @@ import polars as pl
 
 from stepscope.core import files
 from stepscope.core.errors import StepscopeError
-from stepscope.store._cache import CacheFolder, cache_folder, find_value, put_value, remove_damaged
+from stepscope.core.machine import CacheFolder, cache_folder
+from stepscope.store._cache import find_value, put_value, remove_damaged
 from stepscope.store._folder import VERSION, schema_fingerprint
 
 if TYPE_CHECKING:

@@ -9,7 +9,17 @@ from device_traces import HOST, STREAM_7, kernel, spans_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.analyses.common.span_lookup import at_or_around, callers, in_rows, nearest_span, of_spans, own_time
+from stepscope.analyses.common.span_lookup import (
+    NO_ROW,
+    at_or_around,
+    callers,
+    in_rows,
+    nearest_span,
+    of_spans,
+    own_time,
+    parents_of,
+    row_numbers,
+)
 from stepscope.core.intervals import enclosing
 from stepscope.core.schema import FRAMES
 
@@ -34,6 +44,16 @@ def test_values_of_spans_are_found_in_whole_and_in_filtered_tables() -> None:
 def test_values_are_those_of_the_rows_that_are_asked_for() -> None:
     assert in_rows(SPANS_6["ts_ns"], np.array([5, 0, 5])).to_list() == [40, 0, 40]
     assert in_rows(SPANS_6["name"], np.empty(0, np.int64)).to_list() == []
+
+
+@given(st.lists(st.integers(0, 9), unique=True), st.lists(st.one_of(st.none(), st.integers(0, 9))), st.booleans())
+def test_rows_are_found_by_their_ids_in_any_order(known: list[int], ids: list[int | None], is_sorted: bool) -> None:
+    have = pl.Series(sorted(known) if is_sorted else known, dtype=pl.UInt32)
+    rows = row_numbers(have, pl.Series(ids, dtype=pl.UInt32)).tolist()
+    numbered = have.to_list() == list(range(have.len())) and known  # then every id is taken for a row
+    for number, row in zip(ids, rows, strict=True):
+        is_one = number is not None and (numbered or number in known)
+        assert row == ((number if numbered else have.to_list().index(number)) if is_one else NO_ROW)
 
 
 def test_the_nearest_span_is_that_span_or_one_around_it() -> None:
@@ -84,6 +104,20 @@ def test_a_function_that_has_returned_is_not_the_nearest_one() -> None:
     assert at_or_around(OPENED, is_python, itself=False).tolist() == [-1, 0, 1, 2, 2, 0, 0]
     ids = pl.Series([6, 4, 3], dtype=pl.UInt32)
     assert nearest_span(OPENED, ids, lambda at: is_python[at]).to_list() == [0, 4, 2]
+
+
+def test_parents_are_rows():
+    assert parents_of(OPENED).tolist() == [-1, 0, 1, 2, 3, 3, 5]
+
+
+@pytest.mark.parametrize("categories", [("python",), ("operator", "runtime"), ("python", "user_range", "operator")])
+def test_own_time_of_many_threads_is_that_of_each(categories: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    n = OPENED.height
+    shifted = OPENED.with_columns(pl.col("parent_id") + n, pl.col("span_id") + n, track_id=pl.lit(9, pl.UInt32))
+    both = pl.concat([OPENED, shifted])
+    wanted = both["category"].is_in(categories).to_numpy()
+    monkeypatch.setattr("stepscope.core.intervals.stretches.__defaults__", (1,))
+    assert own_time(both, wanted).tolist() == own_time(OPENED, wanted[:n]).tolist() * 2
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from operator_calls import cost
 
 from stepscope.analyses.common.device_work import device_work
 from stepscope.analyses.costs.matrix import Cost
-from stepscope.analyses.costs.op_costs import FORMULAS, NO_OPERATOR, cost_of, is_fused, is_pass, priced
+from stepscope.analyses.costs.op_costs import ARGUMENTS, FORMULAS, NO_OPERATOR, cost_of, is_fused, is_pass, priced
 from stepscope.core.schema import OPS
 
 MM = ("[[8,4],[4,2]]", '["float","float"]', '["",""]')
@@ -28,6 +28,15 @@ def ops_of(**calls):
 def calls_of(spans, ops):
     work = device_work(spans, TRACKS_5, needed_by="test").with_columns(tensor_core=pl.lit(False))
     return priced(work, spans, ops)[1].sort("call_id")
+
+
+def test_the_arguments_may_be_left_out():
+    spans = spans_of((HOST, 0, 9, "aten::mm", "operator"), kernel(STREAM_7, 10, 5, "gemm"), op_id=[None, 0])
+    work = device_work(spans, TRACKS_5, needed_by="test").with_columns(tensor_core=pl.lit(False))
+    ops = OPS.conform(pl.DataFrame([(0, *MM)], schema=("span_id", *ARGUMENTS), orient="row"))
+    whole, bare = (priced(work, spans, ops, arguments=wanted)[1] for wanted in (True, False))
+    assert set(whole.columns) - set(bare.columns) == {*ARGUMENTS, "annotation"}
+    assert whole.select(bare.columns).equals(bare)
 
 
 def test_the_outermost_operator_with_a_known_cost_stands_for_the_work():

@@ -7,8 +7,10 @@ from chrome_traces import call, column, kernel, op, read, rows, x
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.readers.chrome.side_tables import stacks_from_texts
-from stepscope.readers.common.columns import ABSENT, nullable, text_column
+from stepscope.readers.chrome import side_tables
+from stepscope.readers.chrome.side_tables import of_each_span, stacks_from_texts
+from stepscope.readers.common.columns import ABSENT, columns_of, nullable, text_column
+from stepscope.readers.common.span_builder import Sorted
 
 
 def copy(name, ts, *, cat="gpu_memcpy", **args):
@@ -237,3 +239,17 @@ def test_stacks_equal_those_of_a_walk_up_the_parents(found):
             at = spans[at][2]
         expected[name] = frames[::-1] or None
     assert stacks(trace) == expected
+
+
+def test_each_span_has_its_value_or_none(monkeypatch):
+    monkeypatch.setattr(side_tables, "_PIECE", 2)
+    position = np.array([2, -1, 0, 3], np.int32)  # the second of the recorded ones was dropped
+    none = np.empty(0, np.uint32)
+    spans = Sorted(np.arange(4), np.zeros(4, np.int64), none, none, none, position, 0)
+    cols = columns_of({"row": np.uint32, "external": np.int64})
+    for rows_of_block, ids in (([0, 1], [7, 8]), ([], []), ([2], [9])):
+        cols["row"].extend(rows_of_block)
+        cols["external"].extend(ids)
+    has_one, values = of_each_span(cols, "external", spans)
+    assert has_one.tolist() == [True, False, True, False]
+    assert values.tolist() == [9, ABSENT, 7, ABSENT]

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stepscope.readers.common import columns
 from stepscope.readers.common.columns import ABSENT, Column, Interned, columns_of, fitting, number_in, stable_order
 
 integers = st.one_of(
@@ -39,6 +40,23 @@ def test_a_column_joins_its_blocks_once():
     assert column.join().tolist() == [1, 2, 3]
     assert column.join().tolist() == []
     assert columns_of({"a": np.float64})["a"].join().dtype == np.float64
+
+
+def test_a_column_joins_what_is_made_of_its_blocks():
+    column = Column(np.float64)
+    column.extend([1.5, 2.5])
+    column.extend([3.5])
+    assert column.size == 3
+    joined = column.join(np.floor, np.int64)
+    assert (joined.dtype, joined.tolist()) == (np.int64, [1, 2, 3])
+
+
+def test_a_column_gives_up_its_blocks():
+    column = Column(np.int64)
+    column.extend([1, 2])
+    column.extend([3])
+    assert [block.tolist() for block in column.drain()] == [[1, 2], [3]]
+    assert column.size == 0
 
 
 @given(st.lists(integers))
@@ -108,3 +126,23 @@ def test_a_stable_order_is_that_of_lexsort(rows, is_sorted, is_narrow):
     wide = wide >> 40 if is_narrow else wide
     for keys in ((few, wide), (wide, few), (wide,), (few, few)):
         assert stable_order(*keys).tolist() == np.lexsort(keys[::-1]).tolist()
+
+
+@given(st.lists(st.tuples(st.integers(-(2**62), 2**62), st.integers(0, 3)), max_size=40), st.integers(0, 60))
+def test_large_groups_of_wide_numbers_are_ordered_one_by_one(rows, shift):
+    wide, few = (np.array([row[i] for row in rows], np.int64) for i in range(2))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(columns, "_FEW_GROUPS_OF", 0)
+        for keys in ((few, wide), (few.astype(np.uint32), wide >> shift), (few, wide >> shift, few), (few, few, wide)):
+            assert stable_order(*keys).tolist() == np.lexsort(keys[::-1]).tolist()
+
+
+def test_memory_of_large_columns_goes_back_to_the_system(monkeypatch):
+    given_back = []
+    monkeypatch.setattr(columns, "trim", lambda: given_back.append("trim"))
+    monkeypatch.setattr(columns, "_MANY_BYTES", 24)
+    for n in (2, 3):
+        column = Column(np.int64)
+        column.extend(range(n))
+        column.join()
+    assert given_back == ["trim"]

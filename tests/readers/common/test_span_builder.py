@@ -9,6 +9,7 @@ from stepscope.core.schema import SPANS, TRACKS
 from stepscope.readers.common.columns import ABSENT
 from stepscope.readers.common.source import IssueLog
 from stepscope.readers.common.span_builder import (
+    NO_STEP,
     Names,
     Part,
     Tracks,
@@ -208,9 +209,9 @@ def test_steps_hold_the_times_within_them():
     assert step_of(ints(0, 5, 9, 10, 15, 20), ints(0, 10), ints(8, 20), ints(3, 4)).tolist() == [
         3,
         3,
-        ABSENT,
+        NO_STEP,
         4,
         4,
-        ABSENT,
+        NO_STEP,
     ]
-    assert step_of(ints(1), ints(), ints(), ints()).tolist() == [ABSENT]
+    assert step_of(ints(1), ints(), ints(), ints()).tolist() == [NO_STEP]

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import operator
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 
-from stepscope.core.intervals import nearest, own_lengths
+from stepscope.core.intervals import nearest, own_lengths, stretches
 from stepscope.core.names import is_own_code, map_names
 from stepscope.core.schema import CAPTURED
 
@@ -25,8 +25,17 @@ if TYPE_CHECKING:
 
     from stepscope.core.intervals import Bools, Ints
 
+    Rows = NDArray[np.signedinteger[Any]]
+
 #: No span has this id, nor this row number.
 NO_ROW = 2**32 - 1
+
+
+def parents_of(spans: pl.DataFrame) -> Rows:
+    """The row of each span's parent, -1 for none. `spans` are not filtered: ids are row numbers."""
+    dtype = pl.Int32 if spans.height < 1 << 31 else pl.Int64
+    parents: Rows = spans["parent_id"].cast(dtype).fill_null(-1).to_numpy()
+    return parents
 
 
 def at_or_around(spans: pl.DataFrame, wanted: Bools, rows: Ints | None = None, *, itself: bool = True) -> Ints:
@@ -38,11 +47,15 @@ def at_or_around(spans: pl.DataFrame, wanted: Bools, rows: Ints | None = None, *
     asked: Ints = np.arange(spans.height) if rows is None else rows
     if not wanted.any():
         return np.full(asked.size, -1, np.int64)
-    parents = spans["parent_id"].cast(pl.Int64).fill_null(-1).to_numpy()
-    chain = nearest(parents, wanted)
-    starts, lengths = spans["ts_ns"].to_numpy(), spans["dur_ns"].to_numpy()
+    around = _around(parents_of(spans), spans["ts_ns"].to_numpy(), spans["dur_ns"].to_numpy(), wanted, asked)
+    return np.where(wanted.take(asked), asked, around) if itself else around.astype(np.int64)
 
-    def above(at: Ints) -> Ints:
+
+def _around(parents: Rows, starts: Ints, lengths: Ints, wanted: Bools, asked: Ints) -> Rows:
+    """For each asked span the innermost wanted one around it, -1 for none."""
+    chain = nearest(parents, wanted)
+
+    def above(at: Rows) -> Rows:
         up = parents.take(at)
         return np.where(up >= 0, chain.take(up), -1)
 
@@ -55,7 +68,7 @@ def at_or_around(spans: pl.DataFrame, wanted: Bools, rows: Ints | None = None, *
         passed = (outer >= 0) & ended
         pending = pending[passed]
         around[pending] = above(outer[passed])
-    return np.where(wanted.take(asked), asked, around) if itself else around
+    return around
 
 
 def is_captured(spans: pl.DataFrame) -> Bools:
@@ -68,14 +81,25 @@ def own_time(spans: pl.DataFrame, wanted: Bools) -> Ints:
 
     `wanted` is a mask over all spans, which are not filtered.
     """
+    parents, starts, lengths = parents_of(spans), spans["ts_ns"].to_numpy(), spans["dur_ns"].to_numpy()
+    own, n = np.empty(np.count_nonzero(wanted), np.int64), 0
+    for some in stretches(parents):  # of millions of spans each column takes its memory
+        up = np.where(parents[some] >= 0, parents[some] - some.start, -1)
+        part = _own_time(up, starts[some], lengths[some], wanted[some])
+        own[n : n + part.size] = part
+        n += part.size
+    return own
+
+
+def _own_time(parents: Rows, starts: Ints, lengths: Ints, wanted: Bools) -> Ints:
     rows = np.flatnonzero(wanted)
-    above = spans["parent_id"].cast(pl.Int64).fill_null(-1).to_numpy()[rows]
+    above = parents[rows]
     if not wanted[above[above >= 0]].all():
-        above = at_or_around(spans, wanted, rows, itself=False)
-    position = np.full(spans.height + 1, -1, np.int64)  # the last one, reached by index -1, stays -1
+        above = _around(parents, starts, lengths, wanted, rows)
+    position = np.full(parents.size + 1, -1, np.int64)  # the last one, reached by index -1, stays -1
     position[rows] = np.arange(rows.size)
-    starts = spans["ts_ns"].to_numpy()[rows]
-    return own_lengths(starts, starts + spans["dur_ns"].to_numpy()[rows], position[above])
+    begins = starts[rows]
+    return own_lengths(begins, begins + lengths[rows], position[above])
 
 
 def callers(spans: pl.DataFrame, span_id: int, frames: pl.DataFrame) -> list[int]:
@@ -136,9 +160,15 @@ def row_numbers(have: pl.Series, ids: pl.Series) -> NDArray[np.uint32]:
     if _is_numbered(have):
         return rows
     known = have.to_numpy()  # looked up in NumPy: a join of the two is planned for as long as it takes
-    order = np.argsort(known, kind="stable")
-    at = np.append(order, NO_ROW)[np.searchsorted(known, rows, sorter=order)]
-    return np.where(np.append(known, NO_ROW)[np.minimum(at, known.size)] == rows, at, NO_ROW).astype(np.uint32)
+    order = None if have.is_sorted() else np.argsort(known, kind="stable")
+    at = np.searchsorted(known, rows, sorter=order)
+    beyond = at == known.size
+    at[beyond] = 0
+    if order is not None:
+        at = order[at]
+    beyond |= known[at] != rows if known.size else True
+    at[beyond] = NO_ROW
+    return at.astype(np.uint32)
 
 
 def of_spans(spans: pl.DataFrame, ids: pl.Series, column: str) -> pl.Series:

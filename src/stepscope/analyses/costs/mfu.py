@@ -11,7 +11,7 @@ from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.common.device_work import device_work
 from stepscope.analyses.common.windows import windows_of
 from stepscope.analyses.costs.kernel_costs import uses_matrix_units
-from stepscope.analyses.costs.op_costs import ARGUMENTS, NO_FORMULA, priced
+from stepscope.analyses.costs.op_costs import NO_FORMULA, priced
 from stepscope.analyses.costs.roofline import Roofs, roofs_of, with_roofs
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import locate
@@ -25,6 +25,8 @@ KEYS = {"step": ("step",), "all": (), "precision": ("precision", "peak_flop_per_
 #: Classes of kernels that are matrix products (of `moe`, routed experts, only some are).
 _PRODUCTS = ("gemm", "convolution", "attention", "moe")
 _WORTH_NAMING = 0.001
+#: What is asked of device work: all of its columns would be copied.
+_OF_WORK = ("name", "category", "ts_ns", "end_ns", "dur_ns", "op_id", "step", "device_id", "tensor_core")
 NO_PRODUCTS = "no kernel is a matrix product, judging by names"
 
 MFU = Table(
@@ -103,11 +105,13 @@ def mfu_of(
         raise MissingTable("kernels", needed_by="mfu", hint="for copies and fills there is show timeline")
     n_devices = max(work["device_id"].drop_nulls().n_unique(), 1)
     work = work.with_columns(step=_steps_of(work, windows), tensor_core=uses_matrix_units(work, kernels))
-    work = work.filter(pl.col("step").is_in(windows["step"].implode(), nulls_equal=True))
-    work, calls = priced(work, spans, ops)
-    calls = with_roofs(calls.drop(*ARGUMENTS, "annotation"), roofs)
+    work = work.select(_OF_WORK).filter(pl.col("step").is_in(windows["step"].implode(), nulls_equal=True))
+    work, calls = priced(work, spans, ops, arguments=False)
+    # What nobody asks for is left out at once: of millions of calls each column takes its memory.
+    calls = with_roofs(calls.drop("family", "written_bytes", "largest_bytes", "n_work", "device_ns"), roofs)
+    calls = calls.drop("bytes", "bandwidth", "memory_ns", "roof_ns", "unknown", "tensor_core", "device_id")
     known = pl.col("matrix").fill_null(value=False) & pl.col("flop").is_not_null()
-    products = calls.filter(known).rename({"peak": "peak_flop_per_s"})
+    products = calls.drop("name", "accelerator").filter(known).rename({"peak": "peak_flop_per_s"})
     ran = _kernels_of_products(work, calls)
     if by == "precision":
         ran = ran.join(products.select("call_id", *KEYS[by]), on="call_id", how="left", maintain_order="left")
@@ -140,14 +144,15 @@ def _steps_of(work: pl.DataFrame, windows: pl.DataFrame) -> pl.Series:
 
 def _kernels_of_products(work: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     """Kernels of matrix products: step, call_id, dur_ns, known, and why their operations are unknown."""
-    ran = work.filter(pl.col("category") == "kernel")[["step", "call_id", "name", "dur_ns", "tensor_core"]]
-    named = pl.when(pl.col("reason") == NO_FORMULA).then(pl.format("no formula for {}", "name")).otherwise("reason")
-    of_call = calls.select(
-        "call_id", known=pl.col("matrix").fill_null(value=False) & pl.col("flop").is_not_null(), why=named
-    )
-    ran = ran.join(of_call, on="call_id", how="left", maintain_order="left")
+    ran = work[["step", "call_id", "name", "dur_ns", "tensor_core"]].filter(work["category"] == "kernel")
+    of_call = calls.select("call_id", known=pl.col("matrix").fill_null(value=False) & pl.col("flop").is_not_null())
+    ran = ran.join(of_call.with_row_index("call"), on="call_id", how="left", maintain_order="left")
     is_one = map_names(ran["name"], lambda name: kernel_class(name) in _PRODUCTS, pl.Boolean())
-    return ran.filter(is_one | pl.col("tensor_core") | pl.col("known"))
+    ran = ran.filter(is_one | pl.col("tensor_core") | pl.col("known"))
+    # Texts are made of what is left: of all kernels they would take most of the memory here.
+    named = pl.when(pl.col("reason") == NO_FORMULA).then(pl.format("no formula for {}", "name")).otherwise("reason")
+    why = pl.DataFrame([calls[column][ran["call"]] for column in ("reason", "name")]).select(named).to_series()
+    return ran.drop("call").with_columns(why=why)
 
 
 def _sums_of(products: pl.DataFrame, keys: list[str]) -> pl.DataFrame:

@@ -14,15 +14,17 @@ import polars as pl
 from msgspec.structs import replace
 
 from stepscope.analyses.common.batch_names import Part, batch_of
-from stepscope.analyses.common.span_lookup import at_or_around, in_rows
+from stepscope.analyses.common.span_lookup import at_or_around, in_rows, parents_of
 from stepscope.analyses.costs.arguments import PRECISION, Arguments, Unclear
 from stepscope.analyses.costs.matrix import MATRIX, Cost
 from stepscope.analyses.costs.rows import ROWS
-from stepscope.core.intervals import Bools, Ints, nearest, union_by
+from stepscope.core.intervals import Bools, Ints, Row, nearest, union_by
 from stepscope.core.names import kernel_class, map_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from numpy.typing import NDArray
 
 
 #: Operators whose cost follows from such an annotation around them, and the positions of their queries and keys.
@@ -127,7 +129,9 @@ def _largest(arguments: Arguments, read: float) -> float:
     return min(max(sizes, default=0), read)
 
 
-def priced(work: pl.DataFrame, spans: pl.DataFrame, ops: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+def priced(
+    work: pl.DataFrame, spans: pl.DataFrame, ops: pl.DataFrame, *, arguments: bool = True
+) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The work with `call_id`, the call that it is attributed to; and a row per call: arguments, cost, device time.
 
     Work is attributed to the outermost operator with a known cost around it, as that cost includes what is inside. If
@@ -135,17 +139,18 @@ def priced(work: pl.DataFrame, spans: pl.DataFrame, ops: pl.DataFrame) -> tuple[
     with a formula is unknown, or that there is no formula. Work without an operator is a call of its own, with a
     negative call_id.
 
-    Columns of calls: call_id, name, the arguments (as text), family, precision, matrix, flop, bytes, written_bytes and
-    largest_bytes (see `Cost`), reason, n_work, device_ns (when its work ran, overlaps counted once), tensor_core (one
-    of its kernels uses matrix units), step, device_id. Units: ns, FLOP, bytes.
+    Columns of calls: call_id, name, the `arguments` if wanted (the name is text then, too), family, precision, matrix,
+    flop, bytes, written_bytes and largest_bytes (see `Cost`), reason, n_work, device_ns (when its work ran, overlaps
+    counted once), tensor_core (one of its kernels uses matrix units), step, device_id. Units: ns, FLOP, bytes.
     """
     op = work["op_id"].cast(pl.Int64).fill_null(-1).to_numpy()
     known = op >= 0
-    parents = spans["parent_id"].cast(pl.Int64).fill_null(-1).to_numpy()
+    parents = parents_of(spans)
     is_op = (spans["category"] == "operator").to_numpy()
     wanted = _spans_named(spans, has_formula) & is_op
     candidates = _ancestors(op[known], parents, wanted)
-    costs = _costs(candidates, spans, ops)
+    del parents
+    costs = _costs(candidates, spans, ops, arguments=arguments)
     sound = np.zeros(spans.height, np.bool_)
     sound[costs.filter(pl.col("flop").is_not_null())["call_id"].to_numpy()] = True
     call = op.copy()
@@ -159,7 +164,9 @@ def priced(work: pl.DataFrame, spans: pl.DataFrame, ops: pl.DataFrame) -> tuple[
     if bare.size:
         unclear = pl.DataFrame({"call_id": at_or_around(spans, wanted, bare)}, schema={"call_id": pl.Int64})
         reasons = unclear.join(costs.select("call_id", "reason"), on="call_id", how="left", maintain_order="left")
-        rest = _costs(bare, spans, ops).with_columns(reason=pl.coalesce(reasons["reason"], "reason"))
+        rest = _costs(bare, spans, ops, arguments=arguments).with_columns(
+            reason=pl.coalesce(reasons["reason"], "reason")
+        )
         both = pl.concat([costs, rest])
     calls = of_call.join(both, on="call_id", how="left", maintain_order="left")
     why = pl.when(pl.col("call_id") < 0).then(pl.lit(NO_OPERATOR)).otherwise("reason")
@@ -172,7 +179,7 @@ def _spans_named(spans: pl.DataFrame, is_wanted: Callable[[str], bool]) -> Bools
     return spans["name"].is_in([name for name in names if is_wanted(name)]).fill_null(value=False).to_numpy()
 
 
-def _ancestors(rows: Ints, parents: Ints, wanted: Bools) -> Ints:
+def _ancestors(rows: Ints, parents: NDArray[Row], wanted: Bools) -> Ints:
     """All wanted spans among these rows and their ancestors, as rows in order."""
     near = nearest(parents, wanted)
     is_one = np.zeros(parents.size, np.bool_)
@@ -197,7 +204,7 @@ def _outermost(rows: Ints, spans: pl.DataFrame, wanted: Bools) -> Ints:
     return outer
 
 
-def _costs(calls: Ints, spans: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
+def _costs(calls: Ints, spans: pl.DataFrame, ops: pl.DataFrame, *, arguments: bool) -> pl.DataFrame:
     """Arguments and cost of these calls; each distinct set of arguments is computed once."""
     frame = pl.DataFrame({"call_id": calls, "name": in_rows(spans["name"], calls)})
     frame = frame.with_columns(*_arguments(calls, ops), annotation=_annotations(frame, spans))
@@ -216,6 +223,8 @@ def _costs(calls: Ints, spans: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
         reason=pl.Series([c if isinstance(c, str) else None for c in results], dtype=pl.String),
     )
     frame = frame.join(distinct, on=keys, how="left", nulls_equal=True, maintain_order="left")
+    if not arguments:  # as text they take more memory than all the rest
+        return frame.drop(*ARGUMENTS, "annotation")
     return frame.with_columns(pl.col(keys).cast(pl.String))
 
 

@@ -98,26 +98,28 @@ def with_roofs(calls: pl.DataFrame, roofs: Roofs) -> pl.DataFrame:
             rows.append((peak, roof.memory_bytes_per_s, roof.name, None))
     schema = {"peak": pl.Float64, "bandwidth": pl.Float64, "accelerator": pl.String, "unknown": pl.String}
     by_key = pl.concat([distinct, pl.DataFrame(rows, schema=schema, orient="row")], how="horizontal")
-    calls = calls.join(by_key, on=keys, how="left", nulls_equal=True, maintain_order="left")
-    compute_ns = pl.col("flop") / pl.col("peak") * 1e9
-    memory_ns = pl.col("bytes") / pl.col("bandwidth") * 1e9
     no_peak = (
         pl.lit("no peak is known for ")
         + pl.col("precision")
         + pl.when("matrix").then(pl.lit(" on matrix units")).otherwise(pl.lit(""))
     )
+    by_key = by_key.with_columns(no_peak=no_peak)
+    calls = calls.join(by_key, on=keys, how="left", nulls_equal=True, maintain_order="left")
+    compute_ns = pl.col("flop") / pl.col("peak") * 1e9
+    memory_ns = pl.col("bytes") / pl.col("bandwidth") * 1e9
     lacks = pl.col("accelerator").is_not_null() & pl.col("peak").is_null() & pl.col("precision").is_not_null()
     # For work of unknown type, as on integers, and work without operations, only the memory roof counts.
     no_compute = pl.col("bandwidth").is_not_null() & pl.col("precision").is_null() & pl.col("peak").is_null() | (
         pl.col("flop") == 0
     )
     compute_ns = pl.when(no_compute & pl.col("flop").is_not_null()).then(0.0).otherwise(compute_ns)
-    return calls.with_columns(compute_ns=compute_ns, memory_ns=memory_ns).with_columns(
-        reason=pl.coalesce("reason", "unknown", pl.when(lacks & (pl.col("flop") > 0)).then(no_peak)),
+    rated = calls.with_columns(compute_ns=compute_ns, memory_ns=memory_ns).with_columns(
+        reason=pl.coalesce("reason", "unknown", pl.when(lacks & (pl.col("flop") > 0)).then("no_peak")),
         roof_ns=pl.when(pl.col("compute_ns").is_not_null() & pl.col("memory_ns").is_not_null()).then(
             pl.max_horizontal("compute_ns", "memory_ns")
         ),
     )
+    return rated.drop("no_peak")
 
 
 def roofline(

@@ -98,7 +98,7 @@ def kernels(
         if work.is_empty():
             raise MissingTable("kernels", needed_by="kernels", hint="include=device shows copies and fills")
     work = work.with_columns(without_run_numbers(work["name"]), type="recorded_category")
-    work = _with_launch(work, spans, kernels)
+    work = _with_launch(work, spans, kernels, KEYS[by])
     if by == "module":
         work = work.with_columns(module=module_of_work(spans, frames, work))
     work = with_ratios(work, kernel_metrics)
@@ -163,10 +163,11 @@ def _classes(names: pl.Series, talks: pl.Series, communication: str) -> pl.Serie
     return pl.select(pl.when(talks).then(pl.lit("collective")).otherwise(classes)).to_series()
 
 
-def _with_launch(work: pl.DataFrame, spans: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
-    side = launches.select(
-        "span_id", *GRID, *BLOCK, *PER_BLOCK, "blocks_per_sm", "est_occupancy_ratio", "tensor_core", core="kernel_type"
-    )
+def _with_launch(
+    work: pl.DataFrame, spans: pl.DataFrame, launches: pl.DataFrame, keys: tuple[str, ...]
+) -> pl.DataFrame:
+    own = [column for column in (*GRID, *BLOCK, *PER_BLOCK) if column in keys]
+    side = launches.select("span_id", *own, "blocks_per_sm", "est_occupancy_ratio", "tensor_core", core="kernel_type")
     work = work.join(side, on="span_id", how="left", maintain_order="left")
     return work.with_columns(op=of_spans(spans, work["op_id"], "name"))
 

@@ -6,11 +6,12 @@ from typing import Literal
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.common.span_lookup import is_captured, own_time
 from stepscope.core.errors import MissingTable
-from stepscope.core.intervals import Ints, ends_of, outermost
+from stepscope.core.intervals import Bools, Ints, ends_of, outermost
 from stepscope.core.names import is_tensor_core, is_tensor_core_eligible, map_names
 from stepscope.core.schema import DEVICE_WORK, OPS, STACKS
 from stepscope.core.table import Column, Name, Table
@@ -74,23 +75,32 @@ def operators(
         raise MissingTable("operators", needed_by="operators", topic="operators")
     frame, group = _groups(spans["name"], ops, calls, by)
     work = spans[["name", "dur_ns", "category", "op_id"]].filter(spans["category"].is_in(DEVICE_WORK))
+    on_host = ~is_captured(spans)[calls]
+
+    def summed(values: NDArray[np.number], rows: Ints | slice = slice(None)) -> Ints:
+        # Sums of whole nanoseconds are exact in a double up to 104 days.
+        return np.bincount(group[rows], values, minlength=frame.height).astype(np.int64)
+
+    # Each is summed at once: columns of millions of calls are what takes memory.
+    sums = {
+        "calls": np.bincount(group, minlength=frame.height),
+        "host_self_ns": summed(own_time(spans, is_call)[is_operator[is_call]] * on_host),
+    }
     tracks, starts, durations = (spans[c].to_numpy()[calls] for c in ("track_id", "ts_ns", "dur_ns"))
     first = outermost(tracks, starts, starts + durations, group)
-    on_host = ~is_captured(spans)[calls]
-    sums = {
-        "host_self_ns": own_time(spans, is_call)[is_operator[is_call]] * on_host,
-        "host_total_ns": durations * first * on_host,
-        "host_ns": durations * on_host,
-    }
+    sums["host_total_ns"] = summed(durations * first * on_host)
+    sums["host_ns"] = summed(durations * on_host)
     if not work.is_empty():
-        own = _device_self(work, spans.height, calls)
-        after = ends_of(tracks, starts, starts + durations, np.flatnonzero(first))
-        sums |= own
-        sums["device_total_ns"] = _device_total(own["device_self_ns"], np.flatnonzero(first), after)
-        sums["tc_total_ns"] = _device_total(own["tc_self_ns"], np.flatnonzero(first), after)
-    # Sums of whole nanoseconds are exact in a double up to 104 days.
-    columns = {c: np.bincount(group, values, minlength=frame.height).astype(np.int64) for c, values in sums.items()}
-    frame = frame.with_columns(calls=np.bincount(group, minlength=frame.height), **columns)
+        outer = np.flatnonzero(first)
+        after = ends_of(tracks, starts, starts + durations, outer)
+        del starts, durations
+        at, kernels, times = _launched(work, calls)
+        sums["n_kernels"] = np.bincount(group[at[kernels]], minlength=frame.height)
+        for part, ns in times.items():
+            own = np.bincount(at, ns, minlength=calls.size).astype(np.int64)
+            sums[f"{part}_self_ns"] = summed(own)
+            sums[f"{part}_total_ns"] = summed(_within(own, outer, after), outer)
+    frame = frame.with_columns(**sums)
     return _named(frame, stacks, by, int(work["dur_ns"].sum()))
 
 
@@ -123,22 +133,22 @@ def _key(ops: pl.DataFrame, calls: Ints, by: str) -> pl.Series:
     return wanted.join(known, on="span_id", how="left", maintain_order="left")[column]
 
 
-def _device_self(work: pl.DataFrame, n_spans: int, calls: Ints) -> dict[str, Ints]:
-    """Of the work whose innermost operator each call is: time, time on matrix units, number of kernels."""
+def _launched(work: pl.DataFrame, calls: Ints) -> tuple[Ints, Bools, dict[str, Ints]]:
+    """Of work with an operator: which call that is, whether it is a kernel; its time, and that on matrix units."""
     linked = work.filter(pl.col("op_id").is_not_null())
-    at, ns = linked["op_id"].to_numpy(), linked["dur_ns"].to_numpy()
-    is_kernel = (linked["category"] == "kernel").to_numpy()
+    ids = linked["op_id"].to_numpy()
+    at = np.minimum(np.searchsorted(calls, ids), calls.size - 1)
+    is_known = calls[at] == ids
+    ns = linked["dur_ns"].to_numpy() * is_known
+    is_kernel = (linked["category"] == "kernel").to_numpy() & is_known
     on_units = is_kernel & map_names(linked["name"], is_tensor_core, pl.Boolean()).to_numpy()
-    weights = {"device_self_ns": ns, "n_kernels": is_kernel, "tc_self_ns": ns * on_units}
-    return {c: np.bincount(at, w, minlength=n_spans)[calls].astype(np.int64) for c, w in weights.items()}
+    return at, is_kernel, {"device": ns, "tc": ns * on_units}
 
 
-def _device_total(own: Ints, wanted: Ints, after: Ints) -> Ints:
-    """Device work of each wanted call and of those that start within it on its track; 0 for the others."""
+def _within(own: Ints, wanted: Ints, after: Ints) -> Ints:
+    """What each wanted call and those that start within it on its track have of their own, together."""
     before = np.concatenate(([0], np.cumsum(own)))
-    total = np.zeros(own.size, np.int64)
-    total[wanted] = before[after] - before[wanted]
-    return total
+    return before[after] - before[wanted]
 
 
 def _named(frame: pl.DataFrame, stacks: pl.DataFrame, by: str, work_ns: int) -> pl.DataFrame:

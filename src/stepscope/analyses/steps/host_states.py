@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.common.span_lookup import of_spans, own_time
+from stepscope.analyses.common.span_lookup import of_spans, own_time, row_numbers
 from stepscope.core.collectives import HOST_LIBRARIES, library_of
 from stepscope.core.intervals import Bools, Intervals, Ints, union
 from stepscope.core.names import is_launch_call, is_sync_call, map_names
@@ -63,6 +63,7 @@ _WAITING = re.compile(
     r"|^(?:poll|ppoll|epoll_wait|select|nanosleep|usleep|sem_wait|sem_timedwait|futex|pthread_cond_(?:timed)?wait)$"
 )
 _RUNTIME = ("runtime", "driver")
+_PIECE = 1 << 18  # spans that are looked at together, where each takes scratch space
 _WAIT_KINDS = ("sync", "blocking_call")
 _HOST = ("operator", "python", "runtime", "driver", "dataloader", "user_range", "module", "other", "overhead")
 
@@ -76,12 +77,11 @@ def host_states(spans: pl.DataFrame, work: pl.DataFrame, tracks: pl.Series, time
     if it returns after the copy has ended. A slow call of the allocator is first use if its operator has another call
     that is. Units: ns.
     """
-    mine = spans[["span_id", "track_id", "ts_ns", "dur_ns", "name", "category", "op_id"]].filter(
-        pl.col("category").is_in(_HOST) & pl.col("track_id").is_in(tracks.implode())
-    )
-    starts = mine["ts_ns"].to_numpy()
-    ends = starts + mine["dur_ns"].to_numpy()
-    mine = mine.with_columns(end_ns=pl.Series(ends), near=pl.Series(_touching(starts, ends, times)))
+    near = pl.Series(_touching(spans["ts_ns"].to_numpy(), spans["dur_ns"].to_numpy(), times))
+    of_tracks = spans["category"].is_in(_HOST) & spans["track_id"].is_in(tracks.implode())
+    matters = of_tracks & (near | spans["category"].is_in(_RUNTIME))  # of all spans, columns would take much memory
+    mine = spans[["span_id", "track_id", "ts_ns", "dur_ns", "name", "category", "op_id"]].filter(matters)
+    mine = mine.with_columns(near=near.filter(matters), end_ns=pl.col("ts_ns") + pl.col("dur_ns"))
     called = mine.filter(pl.col("category").is_in(_RUNTIME))
     waits = map_names(called["name"], lambda name: _kind_of_call(name) in _WAIT_KINDS, pl.Boolean())
     called = called.filter(pl.col("near") | (pl.col("dur_ns") >= SLOW_CALL_NS) | waits)
@@ -124,27 +124,32 @@ def host_states(spans: pl.DataFrame, work: pl.DataFrame, tracks: pl.Series, time
     )
 
 
-def _touching(starts: Ints, ends: Ints, times: Intervals) -> Bools:
+def _touching(starts: Ints, lengths: Ints, times: Intervals) -> Bools:
     """Which of these intervals overlap or touch some of the disjoint `times`."""
-    if not times[0].size:
-        return np.zeros(starts.size, np.bool_)
-    next_one = np.searchsorted(times[1], starts)  # the first that ends no earlier than the interval starts
-    return (next_one < times[0].size) & (times[0][np.minimum(next_one, times[0].size - 1)] <= ends)
+    touches = np.zeros(starts.size, np.bool_)
+    for at in range(0, starts.size if times[0].size else 0, _PIECE):
+        begins = starts[at : at + _PIECE]
+        next_one = np.searchsorted(times[1], begins)  # the first that ends no earlier than the interval starts
+        reach = times[0][np.minimum(next_one, times[0].size - 1)] <= begins + lengths[at : at + _PIECE]
+        touches[at : at + _PIECE] = (next_one < times[0].size) & reach
+    return touches
 
 
 def _queued_by(calls: pl.Series, spans: pl.DataFrame, work: pl.DataFrame) -> list[pl.Series]:
     """Of each call: how much it put into queues, when that had ended (0: never), if it was the first of a kernel."""
     linked = work[["name", "end_ns", "launch_id"]].drop_nulls("launch_id")
-    call, name = linked["launch_id"].to_numpy(), linked["name"].to_physical().to_numpy()
+    name = linked["name"].to_physical().to_numpy()
     called_ns = of_spans(spans, linked["launch_id"], "ts_ns").to_numpy()
-    n = 1 + max((int(ids.to_numpy().max()) for ids in (calls, linked["launch_id"]) if len(ids)), default=0)
     earliest = np.full(int(name.max()) + 1 if name.size else 0, np.iinfo(np.int64).max)
     np.minimum.at(earliest, name, called_ns)
+    at, n = row_numbers(calls, linked["launch_id"]), calls.len()
+    known = np.flatnonzero(at < n)
+    at = at[known]
     done, first = np.zeros(n, np.int64), np.zeros(n, np.bool_)
-    np.maximum.at(done, call, linked["end_ns"].to_numpy())
-    first[call[called_ns == earliest[name]]] = True
-    measures = {"n_work": np.bincount(call, minlength=n), "done_ns": done, "first": first}
-    return [pl.Series(column, values[calls.to_numpy()]) for column, values in measures.items()]
+    np.maximum.at(done, at, linked["end_ns"].to_numpy()[known])
+    first[at[(called_ns == earliest[name])[known]]] = True
+    measures = {"n_work": np.bincount(at, minlength=n), "done_ns": done, "first": first}
+    return [pl.Series(column, values) for column, values in measures.items()]
 
 
 @lru_cache(1 << 14)

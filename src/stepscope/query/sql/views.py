@@ -18,8 +18,7 @@ from stepscope.core import files
 from stepscope.core.errors import MissingTable, StepscopeError, UnknownName
 from stepscope.core.remedies import advised
 from stepscope.core.schema import ISSUES, TABLES
-from stepscope.core.stored_tables import StoredTables
-from stepscope.core.table import Column, Table
+from stepscope.core.table import Column, StoredTables, Table
 from stepscope.core.trace import Run, Trace
 from stepscope.query import tables as views
 

@@ -16,7 +16,7 @@ from stepscope.core.collectives import RECORDED, kind_of
 from stepscope.core.schema import ALLOCATIONS, COLLECTIVES, COUNTERS, DEVICES, KERNEL_METRICS, KERNELS, OPS
 from stepscope.core.table import Name
 from stepscope.core.trace import Meta, Trace
-from stepscope.readers.common.columns import ABSENT, torch_npu_arguments
+from stepscope.readers.common.columns import ABSENT, nullable, torch_npu_arguments
 from stepscope.readers.common.span_builder import CODE, Names, Tracks, believable, span_table
 
 if TYPE_CHECKING:
@@ -90,7 +90,8 @@ def of_kernels(details: pl.DataFrame, source: Source, issues: IssueLog) -> Trace
     step = np.full(n, ABSENT, np.int64)
     at = np.flatnonzero(spans.position >= 0)
     step[spans.position[at]] = rows["step"].fill_null(ABSENT).to_numpy()[at]
-    table = span_table(spans, texts.texts, [t or None for t in recorded.texts], category, step, {}, {})
+    kinds = [t or None for t in recorded.texts]
+    table = span_table(spans, texts.texts, kinds, category, nullable(step, pl.Int32()), {}, {})
     talks = table.filter(pl.Series(spans.recorded) == recorded.code(RECORDED)).select("span_id", "name")
     kind = rules.map_names(talks["name"], lambda name: kind_of(name) or name, pl.String())
     matrix = rules.map_names(table["name"], rules.is_tensor_core, pl.Boolean())

@@ -26,7 +26,7 @@ from stepscope.readers.chrome import side_tables
 from stepscope.readers.chrome.decoding import decode
 from stepscope.readers.chrome.events import category_of
 from stepscope.readers.chrome.parts import decode_in_parts
-from stepscope.readers.chrome.side_tables import side_columns, stacks_from_frames, stacks_from_texts
+from stepscope.readers.chrome.side_tables import of_each_span, side_rows, stacks_from_frames, stacks_from_texts
 from stepscope.readers.chrome.spans import arrow_ends, build_spans, host_arrows, launch_arrows, to_ns
 from stepscope.readers.chrome.tracks import Tracks, build_tracks, by_appearance
 from stepscope.readers.common.categories import by_name, without_repeats_of_hccl
@@ -37,16 +37,19 @@ from stepscope.readers.common.span_builder import (
     CODE,
     WORK,
     Sorted,
+    id_column,
     launches,
     note_coverage,
     operators,
     parents,
+    row_type,
     span_table,
     steps_of,
 )
+from stepscope.store.column_files import mapped, settle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
@@ -54,11 +57,16 @@ if TYPE_CHECKING:
     from stepscope.readers.chrome.event_columns import Columns
     from stepscope.readers.common.source import Source
 
-    Rows = NDArray[np.int64]
+    Rows = NDArray[np.signedinteger[Any]]
 
 
 #: Parts of the document that are kept as JSON text: of the machine and of the job, not of what ran.
 _FACTS_AS_JSON = ("deviceProperties", "distributedInfo")
+#: The tables in their order.
+_TABLES = (
+    "tracks", "devices", "steps", "spans", "frames", "captured_launches", "event_waits", "arrows", "kernels",
+    "transfers", "collectives", "kernel_metrics", "counters", "ops", "stacks", "allocations",
+)  # fmt: skip
 _ITERATION = "Iteration Time"  # category of the steps that Ascend's profiler marks
 _YEAR_2001_NS, _YEAR_2100_NS = 10**18, 41 * 10**17
 
@@ -154,54 +162,51 @@ def build_tables(
     spans = build_spans(columns, tracks.of_key, issues)
     name_list = [n or "" for n in columns.names]
     category = _categories(spans, columns, tracks, name_list)
-    is_work = np.isin(category, WORK)
     is_device = tracks.is_device[spans.track]
-    tables = {"tracks": tracks.tracks, "devices": tracks.devices}
-
-    calls, correlation, external = _calls(columns, spans, tracks)
-    calls = calls[category[calls] != CODE["operator"]]
+    is_plain_work = is_device & np.isin(category, WORK)
     is_call = np.isin(category, CALLS)
-    parent = parents(spans.ts, spans.dur, spans.track, ~is_device)
-    category = without_repeats_of_hccl(category, parent, spans.name, name_list)
-    launch = launches(correlation, is_call, is_device)
-    is_op = category == CODE["operator"]
-    is_plain_work = is_device & is_work
-    arrows = arrow_ends(columns, tracks, spans)
-    for heads, tails in launch_arrows(arrows, tracks, spans, parent, is_op):
-        free = is_plain_work[heads] & ((launch[heads] < 0) | ~is_call[launch[heads]])
-        launch[heads[free]] = tails[free]
+    tables = {"tracks": tracks.tracks, "devices": tracks.devices}
     own_issues = IssueLog()  # of what runs at the same time as the rest
+    # Columns of big traces are what takes memory. So side tables, whose columns end in files, are made first.
     with threads_for(spans.ts.size) as start:
-        ops = start(_ops, columns, spans, parent, category, name_list)
+        arguments = start(_arguments, columns, spans)
+        tables |= _of_device_work(columns, spans, category, is_device, name_list)
+        settle(spans.ts.size)
+        calls, correlation, external = _calls(columns, spans, tracks)
+        calls = calls[category[calls] != CODE["operator"]]
+        ops, stack = arguments()
+        settle(spans.ts.size)
+        parent = parents(spans.ts, spans.dur, spans.track, ~is_device)
+        settle(spans.ts.size)
+        category = without_repeats_of_hccl(category, parent, spans.name, name_list)
+        launch = launches(correlation, is_call, is_device)
+        is_op = category == CODE["operator"]
+        arrows = arrow_ends(columns, tracks, spans)
+        for heads, tails in launch_arrows(arrows, tracks, spans, parent, is_op):
+            free = is_plain_work[heads] & ((launch[heads] < 0) | ~is_call[launch[heads]])
+            launch[heads[free]] = tails[free]
+        with_stacks = start(_with_stacks, columns, spans, ops, stack, parent, category, name_list)
         allocations = start(side_tables.allocations, columns, spans, tracks, parent, is_op, own_issues)
         op = operators(category, is_device, parent, launch, (calls, external))
-        is_step = (category == CODE["step"]) & ~is_device
-        number_of: Callable[[str], int | None] = names.step_number
-        if not is_step.any():  # Ascend's own steps, on a lane of the device
-            is_step = np.isin(spans.recorded, [i for i, cat in enumerate(columns.cats) if cat == _ITERATION])
-            number_of = names.iteration_number
-        tables["steps"], step = steps_of(spans, is_step, name_list, number_of, launch, rank)
+        ids = {"external_id": id_column(external)}
+        del calls, external
+        tables["steps"], step = _steps(columns, spans, category, is_device, name_list, launch, rank)
         flow = _flow(columns, correlation, is_plain_work)
-        ids = {"correlation": correlation, "external_id": external}
+        tables["event_waits"] = side_tables.event_waits(columns, spans, correlation, is_call)
+        ids["correlation"] = id_column(correlation)
+        del correlation
         rows = {"parent_id": parent, "launch_id": launch, "op_id": op}
         spans, cats = _with_recorded_collectives(spans, columns, tracks)
         tables["spans"] = span_table(spans, name_list, cats, category, step, ids, rows, flow)
         tables["frames"] = side_tables.frames(columns, spans)
         tables["captured_launches"] = side_tables.captured_launches(columns, spans, is_call, launch, name_list)
-        tables["event_waits"] = side_tables.event_waits(columns, spans, correlation, is_call)
         tables["arrows"] = host_arrows(arrows, tracks)
-        tables["kernels"] = side_tables.kernels(columns, spans, category == CODE["kernel"], name_list)
-        is_transfer = (category == CODE["memcpy"]) | (category == CODE["memset"])
-        tables["transfers"] = side_tables.transfers(columns, spans, is_transfer & is_device, name_list)
-        tables["collectives"] = side_tables.collectives(columns, spans)
-        tables["kernel_metrics"] = side_tables.metrics(columns, spans)
         tables["counters"] = side_tables.counters(columns, spans, tracks)
-    tables["ops"], tables["stacks"] = ops()
+    tables["ops"], tables["stacks"] = with_stacks()
     tables["allocations"] = allocations()
     issues.extend(own_issues)
     note_coverage(spans.dur, is_plain_work, launch, issues, op)
-    tables = {name: frame for name, frame in tables.items() if not frame.is_empty()}
-    return tables, spans.origin_ns
+    return {name: tables[name] for name in _TABLES if not tables[name].is_empty()}, spans.origin_ns
 
 
 def _categories(spans: Sorted, columns: Columns, tracks: Tracks, name_list: list[str]) -> NDArray[np.uint8]:
@@ -247,11 +252,10 @@ def _calls(columns: Columns, spans: Sorted, tracks: Tracks) -> tuple[Rows, Rows,
     Where no correlation is recorded, the ids of arrows that begin at a call, or end at device work, are taken for it.
     """
     with threads_for(spans.ts.size) as start:
-        of_ids = start(side_columns, columns.ids, spans)
-        rows, side = side_columns(columns.calls, spans)
-        correlation = np.full(spans.ts.size, ABSENT, np.int64)
-        correlation[rows] = side["correlation"]
-        with_id, ids = of_ids()
+        of_ids = start(of_each_span, columns.ids, "external", spans)
+        is_call, correlation = of_each_span(columns.calls, "correlation", spans)
+        rows = np.flatnonzero(is_call).astype(row_type(spans.ts.size))
+        _, external = of_ids()
     if not columns.has_correlations:
         lane = np.full(tracks.is_device.size, ABSENT, np.int64)
         lane[tracks.of_key] = [columns.lanes.get(key[:2], ABSENT) for key in columns.tracks]
@@ -261,41 +265,92 @@ def _calls(columns: Columns, spans: Sorted, tracks: Tracks) -> tuple[Rows, Rows,
         ends = ends.with_columns(pl.col("lane").cast(pl.Int64), ts=pl.Series(ts))
         tied = starts.join(ends.unique(["lane", "ts"], keep="first"), on=["lane", "ts"])
         correlation[tied["row"].to_numpy()] = tied["id"].to_numpy()
-    external = np.full(spans.ts.size, ABSENT, np.int64)
-    external[with_id] = ids["external"]
     return rows, correlation, external
 
 
-def _ops(
+def _steps(
     columns: Columns,
     spans: Sorted,
+    category: NDArray[np.uint8],
+    is_device: NDArray[np.bool_],
+    name_list: list[str],
+    launch: Rows,
+    rank: int | None,
+) -> tuple[pl.DataFrame, pl.Series]:
+    """The `steps` table, and each span's step."""
+    is_step = (category == CODE["step"]) & ~is_device
+    if is_step.any():
+        return steps_of(spans, is_step, name_list, names.step_number, launch, rank)
+    # Ascend's own steps, on a lane of the device
+    is_step = np.isin(spans.recorded, [i for i, cat in enumerate(columns.cats) if cat == _ITERATION])
+    return steps_of(spans, is_step, name_list, names.iteration_number, launch, rank)
+
+
+def _arguments(columns: Columns, spans: Sorted) -> tuple[pl.DataFrame, NDArray[np.uint32]]:
+    """The table `ops` without its stacks, and the recorded stack of each operator."""
+    rows, order = side_rows(columns.ops, spans)
+
+    def side(name: str) -> NDArray[Any]:  # one at a time, as most of what it takes is freed then
+        return columns.ops[name].join().take(order)
+
+    if not rows.size:
+        return OPS.empty(), side("stack")
+    # Of operators with several arguments torch_npu writes a text of several lines where Kineto writes a list.
+    listed = any(isinstance(t, bytes) and rb";\r\n" in t for t in columns.texts)
+    texts = [_compact(t, listed=listed) if isinstance(t, bytes) else t for t in columns.texts]
+    frame = pl.DataFrame({
+        "span_id": mapped(pl.Series(rows.astype(np.uint32))),
+        "input_shapes": mapped(text_column(side("shapes"), texts)),
+        "input_types": mapped(text_column(side("types"), texts)),
+        "concrete_inputs": mapped(text_column(side("concrete"), texts)),
+        "sequence": _from(0, side("sequence")),
+        "forward_thread": _from(1, side("forward")),
+    })  # fmt: skip
+    return frame, side("stack")
+
+
+def _with_stacks(
+    columns: Columns,
+    spans: Sorted,
+    ops: pl.DataFrame,
+    stack_of_row: NDArray[np.uint32],
     parent: Rows,
     category: NDArray[np.uint8],
     name_list: list[str],
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The tables `ops` and `stacks`."""
-    rows, side = side_columns(columns.ops, spans)
-    if not rows.size:
+    if ops.is_empty():
         return OPS.empty(), STACKS.empty()
     stack_texts = list(columns.stacks)
     if any(stack_texts):
-        stacks, stack = stacks_from_texts(stack_texts, side["stack"])
+        stacks, stack = stacks_from_texts(stack_texts, stack_of_row)
     else:
         is_frame = (category == CODE["python"]) | (category == CODE["module"])
+        rows = ops["span_id"].to_numpy().astype(parent.dtype)
         stacks, stack = stacks_from_frames(rows, parent, is_frame, spans.name, name_list)
-    # Of operators with several arguments torch_npu writes a text of several lines where Kineto writes a list.
-    listed = any(isinstance(t, bytes) and rb";\r\n" in t for t in columns.texts)
-    texts = [_compact(t, listed=listed) if isinstance(t, bytes) else t for t in columns.texts]
-    frame = pl.DataFrame({
-        "span_id": rows.astype(np.uint32),
-        "input_shapes": text_column(side["shapes"], texts),
-        "input_types": text_column(side["types"], texts),
-        "concrete_inputs": text_column(side["concrete"], texts),
-        "sequence": nullable(np.where(side["sequence"] < 0, ABSENT, side["sequence"]), pl.Int64()),
-        "forward_thread": nullable(np.where(side["forward"] <= 0, ABSENT, side["forward"]), pl.Int64()),
-        "stack_id": nullable(stack, pl.UInt32(), -1),
-    })  # fmt: skip
-    return OPS.conform(frame), stacks
+    return OPS.conform(ops.with_columns(stack_id=mapped(nullable(stack, pl.UInt32(), -1)))), stacks
+
+
+def _of_device_work(
+    columns: Columns,
+    spans: Sorted,
+    category: NDArray[np.uint8],
+    is_device: NDArray[np.bool_],
+    name_list: list[str],
+) -> dict[str, pl.DataFrame]:
+    """Side tables of device work, and the collectives."""
+    is_transfer = (category == CODE["memcpy"]) | (category == CODE["memset"])
+    return {
+        "kernels": side_tables.kernels(columns, spans, category == CODE["kernel"], name_list),
+        "transfers": side_tables.transfers(columns, spans, is_transfer & is_device, name_list),
+        "collectives": side_tables.collectives(columns, spans),
+        "kernel_metrics": side_tables.metrics(columns, spans),
+    }
+
+
+def _from(least: int, values: Rows) -> pl.Series:
+    """The column of numbers from `least` on; others are unknown."""
+    return id_column(np.where(values < least, ABSENT, values))
 
 
 def _compact(raw: bytes, *, listed: bool) -> str | None:

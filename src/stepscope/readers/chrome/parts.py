@@ -32,7 +32,7 @@ from stepscope.readers.chrome.events import Event, ExactEvent
 from stepscope.readers.chrome.json import PROBE, needs_exact
 from stepscope.readers.chrome.salvage import BORDER
 from stepscope.readers.common.columns import MOST_CATS
-from stepscope.readers.common.source import CHUNK, IssueLog, head_of, packing_of
+from stepscope.readers.common.source import CHUNK, IssueLog, give_back, head_of, packing_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -268,7 +268,7 @@ def _finished(running: dict[int, int], pid: int, deadline: float) -> mmap.mmap:
     try:
         if status:
             raise _UnusualError
-        return mmap.mmap(handle, 0, prot=mmap.PROT_READ)
+        return mmap.mmap(handle, 0)
     finally:
         os.close(handle)
 
@@ -284,21 +284,24 @@ def _columns(columns: Columns) -> Iterator[tuple[str, str, Column]]:
 def _write(handle: int, decoded: Decoded, issues: IssueLog, n_bytes: int) -> None:
     """Leave what a part has: the length of a header, the header, and the bytes of each column at a multiple of 8."""
     columns = decoded.columns
-    arrays = [column.join() for _, _, column in _columns(columns)]
+    whole = [column for _, _, column in _columns(columns)]
     header = msgspec.msgpack.encode({
         "n_events": columns.n_events, "n_spans": columns.n_spans, "n_bytes": n_bytes,
         "phases": sorted(columns.phases), "threads": [[*key, facts] for key, facts in columns.threads.items()],
         "values": {name: list(getattr(columns, name)) for name in _VALUES},
         "flags": {name: getattr(columns, name) for name in _FLAGS},
         "meta": decoded.meta, "has_decimals": decoded.has_decimals, "issues": issues.rows(),
-        "sizes": [array.size for array in arrays],
+        "sizes": [column.size for column in whole],
     })  # fmt: skip
     header += b" " * (-(len(header) + 8) % 8)
     _put(handle, len(header).to_bytes(8, sys.byteorder))
     _put(handle, header)
-    for array in arrays:
-        _put(handle, array.view(np.uint8).data)
-        _put(handle, b"\0" * (-array.nbytes % 8))
+    for column in whole:
+        n_left = column.size * np.dtype(column.dtype).itemsize
+        for block in column.drain():
+            _put(handle, block.view(np.uint8).data)
+        _put(handle, b"\0" * (-n_left % 8))
+        give_back(n_left)  # else the process would hold all that it has left a second time
 
 
 def _put(handle: int, data: bytes | memoryview) -> None:
@@ -321,13 +324,14 @@ def _absorb(whole: Decoded, left: mmap.mmap, issues: IssueLog) -> int:
     at = 8 + n_header
     for (group, name, column), size in zip(_columns(columns), facts["sizes"], strict=True):
         array: NDArray[Any] = np.frombuffer(left, column.dtype, size, at)
-        at += array.nbytes + -array.nbytes % 8
+        begin, at = at, at + array.nbytes + -array.nbytes % 8
         table = "flow_ids" if (group, name) == ("flows", "id") else _CODED.get(name)
         if not size:
             continue
         if table is not None:
             array = numbers[table][array].astype(column.dtype, copy=False)
-        column.extend(array + column.dtype(columns.n_spans) if name == "row" else array)
+        column.extend(array + column.dtype(columns.n_spans) if name == "row" else array.copy())
+        _forget(left, begin, at)
     columns.n_events += facts["n_events"]
     columns.n_spans += facts["n_spans"]
     columns.phases |= set(facts["phases"])
@@ -340,6 +344,13 @@ def _absorb(whole: Decoded, left: mmap.mmap, issues: IssueLog) -> int:
     for row in facts["issues"]:
         issues.add(*row)
     return int(facts["n_bytes"])
+
+
+def _forget(left: mmap.mmap, begin: int, end: int) -> None:
+    """Give up these bytes of what a part left, as far as they are whole pages."""
+    begin, end = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
+    if begin < end:
+        left.madvise(mmap.MADV_REMOVE, begin, end - begin)
 
 
 def _numbered(columns: Columns, name: str, values: list[Any]) -> NDArray[np.uint32]:

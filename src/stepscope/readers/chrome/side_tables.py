@@ -23,7 +23,8 @@ from stepscope.core.schema import (
 )
 from stepscope.readers.chrome.spans import to_ns
 from stepscope.readers.common.columns import ABSENT, nullable, stable_order, text_column
-from stepscope.readers.common.span_builder import NO_SPAN, launches, nearest_op
+from stepscope.readers.common.span_builder import NO_SPAN, launches, nearest_op, row_type
+from stepscope.store.column_files import mapped_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,12 +37,13 @@ if TYPE_CHECKING:
     from stepscope.readers.common.source import IssueLog
     from stepscope.readers.common.span_builder import Sorted
 
-    Rows = NDArray[np.int64]
+    Rows = NDArray[np.signedinteger[Any]]
 
 
 _MOST_FRAMES = 256
 #: Rows that are fewer than this part of all spans are sorted faster than they are counted off.
 _FEW = 16
+_PIECE = 1 << 16
 
 
 def stacks_from_texts(texts: Iterable[str], of_row: NDArray[np.uint32]) -> tuple[pl.DataFrame, NDArray[np.int64]]:
@@ -150,20 +152,44 @@ def _table(frames: list[list[str]], texts: list[str | None]) -> pl.DataFrame:
 
 def side_columns(cols: dict[str, Column], spans: Sorted) -> tuple[Rows, dict[str, NDArray[Any]]]:
     """Span rows of a side table in order, and its other columns in that order; rows of dropped spans are left out."""
-    rows = spans.position.take(cols["row"].join())
-    there = np.flatnonzero(rows >= 0)
-    order = there.take(_ascending(rows.take(there), spans.ts.size))
-    return rows.take(order), {n: c.join().take(order) for n, c in cols.items() if n != "row"}
+    rows, order = side_rows(cols, spans)
+    return rows, {n: c.join().take(order) for n, c in cols.items() if n != "row"}
+
+
+def side_rows(cols: dict[str, Column], spans: Sorted) -> tuple[Rows, Rows]:
+    """Span rows of a side table in order, and the order of its other columns."""
+    rows = cols["row"].join(spans.position.take, spans.position.dtype.type)
+    order = _ascending(rows, spans.ts.size)
+    return rows.take(order), order
+
+
+def of_each_span(cols: dict[str, Column], name: str, spans: Sorted) -> tuple[NDArray[np.bool_], Rows]:
+    """Which spans have a row in a side table, and every span's value in a column of whole numbers (ABSENT: none)."""
+    rows = cols["row"].join(spans.position.take, spans.position.dtype.type)
+    has_one, values = np.zeros(spans.ts.size + 1, np.bool_), np.full(spans.ts.size + 1, ABSENT, np.int64)
+    low = 0
+    for block in cols[name].drain():
+        for at in range(0, block.size, _PIECE):  # NumPy makes each row number eight bytes
+            piece = block[at : at + _PIECE]
+            place = rows[low + at : low + at + piece.size]
+            has_one[place], values[place] = True, piece
+        low += block.size
+    return has_one[:-1], values[:-1]  # the last ones are of spans that were dropped
 
 
 def _ascending(rows: Rows, n: int) -> Rows:
-    """`stable_order` of rows below n, without a sort where they are many and distinct."""
-    if rows.size * _FEW < n:
-        return stable_order(rows)
-    place = np.full(n, -1, np.int64)
-    place[rows] = np.arange(rows.size)
-    order = place[place >= 0]
-    return order if order.size == rows.size else stable_order(rows)
+    """`stable_order` of those of the rows that are not −1. They are below n.
+
+    Where they are many and distinct they are not sorted.
+    """
+    if rows.size * _FEW >= n:
+        place = np.full(n + 1, -1, row_type(rows.size))  # the last one is that of −1
+        place[rows] = np.arange(rows.size, dtype=place.dtype)
+        order = place[:-1][place[:-1] >= 0]
+        if order.size == np.count_nonzero(rows >= 0):
+            return order
+    there = np.flatnonzero(rows >= 0)
+    return there.take(stable_order(rows.take(there)))
 
 
 def _decoded(texts: Iterable[Any]) -> list[str | None]:
@@ -176,9 +202,10 @@ def kernels(columns: Columns, spans: Sorted, is_kernel: NDArray[np.bool_], name_
     all_rows = np.flatnonzero(is_kernel)
     if not all_rows.size:
         return KERNELS.empty()
-    place = np.full(spans.ts.size, -1, np.int64)
-    place[rows] = np.arange(rows.size)
+    place = np.full(spans.ts.size, -1, row_type(rows.size))
+    place[rows] = np.arange(rows.size, dtype=place.dtype)
     at = place[all_rows]
+    del place
     have = at >= 0
     dims = np.array([_dims(raw) for raw in columns.dims] or [(ABSENT,) * 3], np.int64)
 
@@ -210,7 +237,7 @@ def kernels(columns: Columns, spans: Sorted, is_kernel: NDArray[np.bool_], name_
     if mlu is not None:
         special = pl.DataFrame({"span_id": all_rows[mlu[0]].astype(np.uint32), **mlu[1]})
         table = table.drop(mlu[1]).join(special, on="span_id", how="left", maintain_order="left")
-    return KERNELS.conform(table)
+    return mapped_table(KERNELS.conform(table))
 
 
 def _mlu_launches(columns: Columns, spans: Sorted, kernel_rows: Rows) -> tuple[Rows, dict[str, Any]] | None:
@@ -257,7 +284,7 @@ def captured_launches(
     queued[launch[launch >= 0]] = True
     rows = np.flatnonzero(is_call & launches[spans.name] & ~queued)
     with_name, side = side_columns(columns.kernels_of_calls, spans)
-    kernel = np.full(is_call.size, len(name_list))
+    kernel = np.full(is_call.size, len(name_list), np.uint32)
     kernel[with_name] = side["kernel"]
     kernels = text_column(kernel[rows], [*name_list, None]) if rows.size else None
     return CAPTURED_LAUNCHES.conform(pl.DataFrame({"span_id": rows.astype(np.uint32), "kernel": kernels}))
@@ -302,9 +329,12 @@ def transfers(columns: Columns, spans: Sorted, is_transfer: NDArray[np.bool_], n
     all_rows = np.flatnonzero(is_transfer)
     if not all_rows.size:
         return TRANSFERS.empty()
-    size = np.full(spans.ts.size, ABSENT, np.int64)
-    bandwidth = np.full(spans.ts.size, np.nan)
-    size[rows], bandwidth[rows] = side["bytes"], side["bandwidth"]
+    is_sized = np.zeros(spans.ts.size, np.bool_)
+    is_sized[all_rows] = True
+    known = np.flatnonzero(is_sized[rows])
+    at = np.searchsorted(all_rows, rows[known])
+    size, bandwidth = np.full(all_rows.size, ABSENT, np.int64), np.full(all_rows.size, np.nan)
+    size[at], bandwidth[at] = side["bytes"][known], side["bandwidth"][known]
     codes = spans.name[all_rows]
     used = np.unique(codes).tolist()
     kinds: dict[int, str] = {}
@@ -317,11 +347,11 @@ def transfers(columns: Columns, spans: Sorted, is_transfer: NDArray[np.bool_], n
     targets = [ends.get(i, (None, None))[1] for i in range(len(name_list))]
     frame = pl.DataFrame({
         "span_id": all_rows.astype(np.uint32),
-        "bytes": nullable(size[all_rows], pl.Int64()),
+        "bytes": nullable(size, pl.Int64()),
         "kind": text_column(codes, texts),
         "src": text_column(codes, sources),
         "dst": text_column(codes, targets),
-        "recorded_bytes_per_s": nullable(bandwidth[all_rows] * 1e9, pl.Float64()),
+        "recorded_bytes_per_s": nullable(bandwidth * 1e9, pl.Float64()),
     })  # fmt: skip
     return TRANSFERS.conform(frame)
 

@@ -17,6 +17,7 @@ from stepscope.core import intervals
 from stepscope.core.machine import threads_for
 from stepscope.core.schema import ARROWS
 from stepscope.readers.common.columns import ABSENT, stable_order, text_column
+from stepscope.readers.common.source import give_back
 from stepscope.readers.common.span_builder import Sorted, believable, nearest_op, sorted_order
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 #: Sums of two times must stay within 64 bits.
 _MOST_US = 2**51
+_EVENT_BYTES = 200  # of text, about
 
 
 def to_ns(values: NDArray[Any]) -> Rows:
@@ -60,11 +62,12 @@ def build_spans(columns: Columns, of_key: NDArray[np.uint32], issues: IssueLog) 
     """Sorted arrays of all complete and paired events. Counts in `issues` what was dropped or repaired."""
     cols = columns.spans
     with threads_for(sum(block.size for block in cols["ts"].blocks)) as start:
-        lengths = start(lambda: to_ns(cols["dur"].join()))
-        ts = to_ns(cols["ts"].join())
-        name, cat, track = cols["name"].join(), cols["cat"].join(), of_key[cols["track"].join()]
+        lengths = start(cols["dur"].join, to_ns, np.int64)
+        ts = cols["ts"].join(to_ns, np.int64)
+        name, cat, track = cols["name"].join(), cols["cat"].join(), cols["track"].join(of_key.take)
         dur = lengths()
     n_recorded = ts.size
+    give_back(columns.n_events * _EVENT_BYTES)
     pairs = _paired(columns, of_key, issues)
     if pairs is not None:
         ts, dur, name, cat, track = (

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
+from stepscope.core.machine import trim
 from stepscope.core.schema import DEVICES
 from stepscope.core.table import Name, fitted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -22,6 +23,11 @@ if TYPE_CHECKING:
 ABSENT = -(2**62)
 #: Recorders have some dozens of categories, so 16 bits are enough.
 MOST_CATS = 2**16
+_PIECE = 1 << 16
+#: Groups of rows are sorted one by one if they are so large.
+_FEW_GROUPS_OF = 1 << 10
+#: What columns of so many bytes leave as free memory goes back to the system at once.
+_MANY_BYTES = 1 << 26
 _WHOLE_OR_NONE = {int, type(None)}
 _INTEGER = re.compile(r"\s*-?[0-9]{1,18}\s*")
 _SHAPE = re.compile(r"[0-9]{1,18}(?:,[0-9]{1,18})*")
@@ -67,10 +73,28 @@ class Column:
             return [ABSENT if value is None else value for value in values]  # as most often, in a third of the time
         return [fitting(value, self.dtype) for value in values]
 
-    def join(self) -> NDArray[Any]:
-        """The whole column; frees the blocks."""
-        whole = np.concatenate(self.blocks) if self.blocks else np.empty(0, self.dtype)
-        self.blocks = []
+    @property
+    def size(self) -> int:
+        """How many values there are."""
+        return sum(block.size for block in self.blocks)
+
+    def drain(self) -> Iterator[NDArray[Any]]:
+        """The blocks one after the other, each of which is given up."""
+        blocks, self.blocks = self.blocks[::-1], []
+        while blocks:
+            yield blocks.pop()
+
+    def join(
+        self, of: Callable[[NDArray[Any]], NDArray[Any]] | None = None, dtype: type[np.generic] | None = None
+    ) -> NDArray[Any]:
+        """The whole column, or what `of` makes of each block, of that type; frees the blocks on the way."""
+        whole = np.empty(self.size, dtype or self.dtype)
+        at = 0
+        for block in self.drain():
+            whole[at : at + block.size] = block if of is None else of(block)
+            at += block.size
+        if whole.nbytes >= _MANY_BYTES:
+            trim()
         return whole
 
 
@@ -93,23 +117,45 @@ def stable_order(*keys: NDArray[np.integer]) -> NDArray[np.int64]:
         return np.empty(0, np.int64)
     ranges = [(int(key.min()), int(key.max())) for key in keys]
     widths = [(high - low).bit_length() for low, high in ranges]
-    if sum(widths) + n.bit_length() > 63:
+    is_small = sum(widths) <= 16  # such numbers are sorted by counting
+    if not is_small and sum(widths) + n.bit_length() > 63:
         if len(keys) == 1:
             return np.argsort(keys[0], kind="stable")
-        order = stable_order(keys[-1])
-        return order[stable_order(*(key[order] for key in keys[:-1]))]
-    packed = np.zeros(n, np.int64)
-    for key, (low, _), width in zip(keys, ranges, widths, strict=True):
-        packed <<= width
-        packed |= key.astype(np.int64, copy=False) - low
-    if sum(widths) <= 16:
-        return np.argsort(packed.astype(np.uint16), kind="stable")
-    if 64 * np.count_nonzero(packed[1:] < packed[:-1]) < n:
+        if n >> widths[0] < _FEW_GROUPS_OF:
+            order = stable_order(keys[-1])
+            return order[stable_order(*(key[order] for key in keys[:-1]))]
+        order, at = stable_order(keys[0]), 0
+        for size in np.bincount(_packed(keys[:1], ranges, widths, np.uint16)).tolist():  # takes less memory
+            rows = order[at : at + size]
+            order[at : at + size] = rows[stable_order(*(key[rows] for key in keys[1:]))]
+            at += size
+        return order
+    packed = _packed(keys, ranges, widths, np.uint16 if is_small else np.int64)
+    if is_small:
         return np.argsort(packed, kind="stable")
-    packed <<= n.bit_length()
-    packed |= np.arange(n)
-    packed.sort()
+    is_nearly_sorted = 64 * np.count_nonzero(packed[1:] < packed[:-1]) < n
+    for at in range(0, n, _PIECE):
+        piece = packed[at : at + _PIECE]
+        piece <<= n.bit_length()
+        piece |= np.arange(at, at + piece.size)
+    packed.sort(kind="stable" if is_nearly_sorted else None)
     packed &= (1 << n.bit_length()) - 1
+    return packed
+
+
+def _packed(
+    keys: Sequence[NDArray[np.integer]],
+    ranges: Sequence[tuple[int, int]],
+    widths: Sequence[int],
+    dtype: type[np.integer],
+) -> NDArray[Any]:
+    """The keys of each row as one number."""
+    packed = np.zeros(keys[0].size, dtype)
+    for key, (low, _), width in zip(keys, ranges, widths, strict=False):
+        for at in range(0, packed.size, _PIECE):  # at once, what is added would take as much memory again
+            piece = packed[at : at + _PIECE]
+            piece <<= width
+            piece |= (key[at : at + _PIECE].astype(np.int64, copy=False) - low).astype(dtype, copy=False)
     return packed
 
 

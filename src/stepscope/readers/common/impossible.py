@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from stepscope.core.schema import ISSUES, TABLES
 from stepscope.core.soundness import FACTS, is_numbered, limits_of
-from stepscope.core.stored_tables import StoredTables
-from stepscope.core.table import Name, map_names, no_number
+from stepscope.core.table import Name, StoredTables, map_names, no_number
 from stepscope.core.trace import Result, Results
 from stepscope.readers.common.source import IssueLog
 

@@ -5,10 +5,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import re
-import sys
 import zlib
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +17,7 @@ import polars as pl
 
 from stepscope.core import files
 from stepscope.core.errors import CorruptInput, StepscopeError
+from stepscope.core.machine import trim
 from stepscope.core.schema import ISSUES
 
 if TYPE_CHECKING:
@@ -342,10 +341,8 @@ def give_back(n_bytes: int | None = None) -> None:
     Reading leaves more than half of its peak as free heap in the C library. Polars has its own allocator and cannot use
     it, so the memory of analyses would be added to it.
     """
-    if sys.platform == "linux" and (n_bytes is None or n_bytes >= _LEAST_BYTES):
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, musl has not
-        if trim is not None:
-            trim(0)
+    if n_bytes is None or n_bytes >= _LEAST_BYTES:
+        trim()
 
 
 def with_issues(trace: Trace, issues: IssueLog) -> Trace:

@@ -20,6 +20,7 @@ from stepscope.core.schema import CATEGORIES, DEVICE_WORK, SPANS, STEPS, TRACKS,
 from stepscope.core.soundness import LONGEST_NS
 from stepscope.core.table import Name
 from stepscope.readers.common.columns import ABSENT, nullable, stable_order
+from stepscope.store.column_files import mapped, on_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,11 +29,15 @@ if TYPE_CHECKING:
 
     from stepscope.readers.common.source import IssueLog
 
-    Rows = NDArray[np.int64]
+    Rows = NDArray[np.signedinteger[Any]]
+    Times = NDArray[np.int64]
     Flags = NDArray[np.bool_]
 
 
 NO_SPAN = -1
+NO_STEP = -(2**31)
+#: Rows that are looked at together, where each takes scratch space.
+_PIECE = 1 << 18
 #: Ancestors looked at one by one, before looking all up at once pays. Overlapping calls may form chains of any length.
 _HOPS = 32
 _LOOKED_UP = 0.25  # of all rows, as often as which single ones are looked up before that
@@ -49,16 +54,21 @@ _FARTHEST_NS = 2**61
 _NOT_THERE = 2**32 - 1
 
 
+def row_type(n: int) -> type[np.signedinteger[Any]]:
+    """The type of the numbers of n rows: of many rows there are several columns of such numbers."""
+    return np.int32 if n < 1 << 31 else np.int64
+
+
 def parents(ts: Rows, dur: Rows, track: NDArray[Any], is_host: Flags) -> Rows:
     """Innermost open span of the same host track at each span's start; rows sorted by track, start, longest first."""
-    parent = intervals.enclosing(ts, ts + dur, track)
+    parent: Rows = intervals.enclosing_as(row_type(ts.size), ts, ts + dur, track)
     parent[~is_host] = NO_SPAN
     return parent
 
 
 def launches(correlation: Rows, is_call: Flags, is_device: Flags) -> Rows:
     """For device work the row of the first call with the same correlation. Ids below 1 link nothing."""
-    launch = np.full(correlation.size, NO_SPAN, np.int64)
+    launch = np.full(correlation.size, NO_SPAN, row_type(correlation.size))
     calls = np.flatnonzero(is_call & (correlation > 0))
     work = np.flatnonzero(is_device & (correlation > 0))
     if calls.size and work.size:
@@ -71,7 +81,7 @@ def launches(correlation: Rows, is_call: Flags, is_device: Flags) -> Rows:
 
 def nearest_op(rows: Rows, parent: Rows, is_op: Flags) -> Rows:
     """For each of the rows the nearest ancestor, or itself, that is an operator."""
-    op = rows.astype(np.int64, copy=True)
+    op = rows.copy()
     if not is_op.size:
         return op
     open_ = np.flatnonzero((op >= 0) & ~is_op[op])
@@ -91,24 +101,40 @@ def nearest_op(rows: Rows, parent: Rows, is_op: Flags) -> Rows:
 
 def by_external_id(op: Rows, calls: Rows, external: Rows, op_rows: Rows, op_external: Rows) -> None:
     """Fill in the operators of calls outside of any on their thread, by the recorder's id. Writes into `op`."""
-    open_ = (op[calls] < 0) & (external > 0)
-    valid = op_external > 0
-    if not open_.any() or not valid.any():
+    open_ = np.flatnonzero((op[calls] < 0) & (external > 0))
+    if not open_.size:
         return
-    ids, rows = op_external[valid], op_rows[valid]
-    order = np.argsort(ids, kind="stable")
-    ids, rows = ids[order], rows[order]
-    wanted = external[open_]
+    wanted = np.sort(external[open_])
+    # Mostly few calls are open: only the operators with their ids are sorted.
+    asked = np.concatenate([
+        low + np.flatnonzero(_is_in(op_external[low : low + _PIECE], wanted)) for low in range(0, op_rows.size, _PIECE)
+    ] or [open_[:0]])  # fmt: skip
+    if not asked.size:
+        return
+    asked = asked[np.argsort(op_external[asked], kind="stable")]
+    ids, rows, wanted = op_external[asked], op_rows[asked], external[open_]
     at = np.minimum(np.searchsorted(ids, wanted), ids.size - 1)
     op[calls[open_]] = np.where(ids[at] == wanted, rows[at], NO_SPAN)
 
 
+def _is_in(values: Rows, ordered: Rows) -> Flags:
+    """Which of the values are among some in order, of which there is one."""
+    is_one: Flags = ordered[np.minimum(np.searchsorted(ordered, values), ordered.size - 1)] == values
+    return is_one
+
+
 def step_of(points: Rows, starts: Rows, ends: Rows, numbers: Rows) -> Rows:
-    """Number of the step that holds each time; ABSENT between steps. Steps are disjoint and sorted."""
-    if not starts.size:
-        return np.full(points.size, ABSENT, np.int64)
-    at = intervals.locate((starts, ends), points)
-    return np.where(at >= 0, numbers[at], ABSENT)
+    """Number of the step that holds each time; NO_STEP between steps. Steps are disjoint and sorted."""
+    step = np.full(points.size, NO_STEP, np.int32)
+    for low in range(0, points.size if starts.size else 0, _PIECE):
+        at = intervals.locate((starts, ends), points[low : low + _PIECE])
+        step[low : low + _PIECE] = np.where(at >= 0, numbers[at], NO_STEP)
+    return step
+
+
+def step_column(step: Rows) -> pl.Series:
+    """The column of what `step_of` returns."""
+    return nullable(step, pl.Int32(), NO_STEP)
 
 
 class Names:
@@ -257,7 +283,7 @@ def assemble(
         {"parent_id": parent, "launch_id": launch, "op_id": op},
     )  # fmt: skip
     note_coverage(spans.dur, np.isin(category, WORK) & is_device, launch, issues)
-    place = np.where(spans.position >= 0, spans.position, _NOT_THERE)
+    place = np.where(spans.position >= 0, spans.position.astype(np.int64), _NOT_THERE)
     ids = np.split(place, np.cumsum(counts)[:-1]) if parts else []
     return Spans(frame, steps, ids, spans.origin_ns)
 
@@ -318,6 +344,8 @@ def _near_the_most(ts: Rows, dur: Rows) -> tuple[Flags, int]:
     is_sound: Flags = _is_time(ts) & (dur != ABSENT) & (dur <= LONGEST_NS)
     if dur[is_sound].sum(dtype=np.float64) >= _FARTHEST_NS:  # else sums would not fit 64 bits
         is_sound &= dur <= _FARTHEST_NS // dur.size
+    if is_sound.all() and ts.size and int(ts.max()) - int(ts.min()) <= _DAY_NS:
+        return is_sound, 0  # as most are, for which a median would take much memory
     if is_sound.any():
         middle = int(np.median(ts[is_sound]))
         near = np.abs(ts - middle) <= _DAY_NS
@@ -352,13 +380,14 @@ def _in_order(
     recorded: NDArray[np.unsignedinteger],
     origin_ns: int,
 ) -> Sorted:
-    position = np.full(ts.size, -1, np.int64)
+    position = np.full(ts.size, -1, row_type(ts.size))
     with threads_for(ts.size) as start:
         of_text = start(lambda: (name.take(order), recorded.take(order)))
-        lengths = start(lambda: (dur.take(order), track.take(order)))
-        position[order] = np.arange(order.size)
+        lengths = start(lambda: (on_file(dur.take(order)), on_file(track.take(order))))
+        position[order] = np.arange(order.size, dtype=position.dtype)
         begins = ts.take(order)
         begins -= origin_ns
+        begins = on_file(begins)
         return Sorted(begins, *lengths(), *of_text(), position, origin_ns)
 
 
@@ -374,12 +403,12 @@ def operators(
     `external` are rows of calls and device work, and the recorder's own id of each span: they say it for calls outside
     of any operator on their thread.
     """
-    op = np.full(category.size, NO_SPAN, np.int64)
+    op = np.full(category.size, NO_SPAN, row_type(category.size))
     is_op, is_call = category == CODE["operator"], np.isin(category, CALLS)
     op_rows, calls = np.flatnonzero(is_op), np.flatnonzero(is_call)
     if not op_rows.size:
         return op
-    op[calls] = nearest_op(calls, parent, is_op)
+    op[calls] = nearest_op(calls.astype(op.dtype), parent, is_op)
     if external is not None:
         rows, ids = external
         by_external_id(op, rows, ids[rows], op_rows, ids[op_rows])
@@ -399,7 +428,7 @@ def steps_of(
     number_of: Callable[[str], int | None],
     launch: Rows,
     rank: int | None,
-) -> tuple[pl.DataFrame, Rows]:
+) -> tuple[pl.DataFrame, pl.Series]:
     """The `steps` table, and each span's step: host work by time, device work as its launch, else by time.
 
     A step noted on several threads counts once: on the thread that has most of them.
@@ -419,7 +448,7 @@ def steps_of(
     step = step_of(spans.ts, starts, ends, number)
     is_linked = launch >= 0
     step[is_linked] = step[launch[is_linked]]
-    return STEPS.conform(frame), step
+    return STEPS.conform(frame), step_column(step)
 
 
 def span_table(
@@ -427,27 +456,32 @@ def span_table(
     texts: Sequence[str],
     recorded: Sequence[str | None],
     category: NDArray[np.uint8],
-    step: Rows,
-    ids: Mapping[str, Rows],
+    step: pl.Series,
+    ids: Mapping[str, Rows | pl.Series],
     rows: Mapping[str, Rows],
     flow: pl.Series | None = None,
 ) -> pl.DataFrame:
     """The `spans` table. `ids` are the recorder's (ABSENT: none), `rows` those of other spans (−1: none), by column."""
     frame = pl.DataFrame({
         # Marked as sorted: whoever looks spans up by their ids need not look through all of them first.
-        "span_id": pl.Series(np.arange(spans.ts.size, dtype=np.uint32)).set_sorted(),
+        "span_id": mapped(pl.Series(np.arange(spans.ts.size, dtype=np.uint32)).set_sorted()),
         "track_id": spans.track,
         "ts_ns": spans.ts,
         "dur_ns": spans.dur,
-        "name": pl.Series(list(texts), dtype=Name).gather(pl.Series(spans.name)),
-        "category": pl.Series(CATEGORIES, dtype=Category).gather(pl.Series(category)),
-        "recorded_category": pl.Series(list(recorded), dtype=Name).gather(pl.Series(spans.recorded)),
-        **{column: nullable(values, pl.Int64()) for column, values in ids.items()},
-        **{column: nullable(values.astype(np.uint32), pl.UInt32(), _NOT_THERE) for column, values in rows.items()},
-        "step": nullable(step, pl.Int32()),
+        "name": mapped(pl.Series(list(texts), dtype=Name).gather(pl.Series(spans.name))),
+        "category": mapped(pl.Series(CATEGORIES, dtype=Category).gather(pl.Series(category))),
+        "recorded_category": mapped(pl.Series(list(recorded), dtype=Name).gather(pl.Series(spans.recorded))),
+        **{name: one if isinstance(one, pl.Series) else id_column(one) for name, one in ids.items()},
+        **{name: mapped(nullable(one.astype(np.uint32), pl.UInt32(), _NOT_THERE)) for name, one in rows.items()},
+        "step": mapped(step),
         **({} if flow is None else {"flow": flow}),
     })  # fmt: skip
     return SPANS.conform(frame)
+
+
+def id_column(ids: Rows) -> pl.Series:
+    """A column of ids that the recorder gave (ABSENT: none)."""
+    return mapped(nullable(ids, pl.Int64()))
 
 
 def note_coverage(dur: Rows, is_work: Flags, launch: Rows, issues: IssueLog, op: Rows | None = None) -> None:

@@ -30,6 +30,7 @@ from stepscope.readers.common.span_builder import (
     operators,
     parents,
     span_table,
+    step_column,
     step_of,
     steps_of,
     unique,
@@ -278,7 +279,7 @@ def _categories(
 
 def _steps_of_devices(
     spans: Sorted, texts: list[str], lines: Lines, line: NDArray[np.int32], rank: int | None
-) -> tuple[pl.DataFrame, Rows]:
+) -> tuple[pl.DataFrame, pl.Series]:
     """Steps as the devices have them, where the host marked none: each as long as on the device that took longest."""
     frames = []
     for device in np.unique(lines.device[lines.is_steps]).tolist():
@@ -287,12 +288,12 @@ def _steps_of_devices(
         number = np.array([int(texts[code]) for code in spans.name[rows].tolist()], np.int64)
         frames.append(pl.DataFrame({"step": number, "ts_ns": spans.ts[rows], "dur_ns": spans.dur[rows]}))
     if not frames:
-        return STEPS.empty(), np.full(spans.ts.size, ABSENT, np.int64)
+        return STEPS.empty(), pl.repeat(None, spans.ts.size, dtype=pl.Int32, eager=True)
     longest = pl.concat(frames).sort("dur_ns", descending=True, maintain_order=True).unique("step", keep="first")
     own = longest.sort("ts_ns").with_columns(rank=pl.lit(rank, pl.Int32), source=pl.lit("annotation"))
     starts, ends = own["ts_ns"].to_numpy(), (own["ts_ns"] + own["dur_ns"]).to_numpy()
     ends = np.minimum(ends, np.append(starts[1:], np.iinfo(np.int64).max))
-    return STEPS.conform(own), step_of(spans.ts, starts, ends, own["step"].to_numpy())
+    return STEPS.conform(own), step_column(step_of(spans.ts, starts, ends, own["step"].to_numpy()))
 
 
 class _Operations(msgspec.Struct, frozen=True):
