@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stepscope.analyses.resources.counters import COUNTER_SUMMARY, counters
+from stepscope.analyses.resources.counters import CORE, COUNTER_SUMMARY, FEW_CORES, counters
 from stepscope.core.remedies import Recording, remedy
 from stepscope.core.report import Block
 from stepscope.core.units import duration, percent
@@ -35,8 +35,6 @@ _STARVING = {
     "cgroup_cpu_throttled_time": ("The CPU is starved: the container's quota stops its threads", "throttled"),
 }
 _RESOURCE_COLUMNS = ("device", "metric", "unit", "mean", "p95", "max")
-#: With more cores than this only the busiest one is shown.
-_FEW_CORES = 4
 
 
 def summary_of_counters(trace: Trace) -> Summary:
@@ -69,9 +67,9 @@ def summary_of_counters(trace: Trace) -> Summary:
 def _busiest_core(frame: pl.DataFrame) -> pl.DataFrame:
     """The rows without those of cores, except the busiest one if there are many of them, which then says so."""
     device = pl.col("device").cast(pl.String)
-    is_core = device.str.contains(r"^cpu\d+$")
+    is_core = device.str.contains(CORE)
     used = frame.filter(is_core & (pl.col("metric").cast(pl.String) == "host_cpu_usage")).sort("mean")
-    if used.height <= _FEW_CORES:
+    if used.height <= FEW_CORES:
         return frame
     busiest = str(used["device"][-1])
     name = pl.when(is_core).then(pl.lit(f"{busiest}, the busiest of {used.height}")).otherwise(device)

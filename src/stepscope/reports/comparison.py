@@ -8,6 +8,7 @@ import polars as pl
 from msgspec.structs import asdict, replace
 
 from stepscope.analyses.memory.growth import MEMORY_GROWTH
+from stepscope.analyses.resources.counters import CORE, FEW_CORES
 from stepscope.comparison.diagnosis.change import span
 from stepscope.comparison.effects import DELTAS, FUNCTION_DELTAS, function_deltas
 from stepscope.comparison.model import EFFECTS, KINDS
@@ -66,8 +67,6 @@ _ROWS = 8
 _LEAST_SHARE = 0.001
 #: Part of the change of the whole run that profiled steps must have, for shares of it to say anything.
 _SHOWS = 0.5
-#: With more cores than this, how busy each of them is says nothing beside how busy all are.
-_FEW_CORES = 4
 _VERDICTS = {
     "different": "Different",
     "no_difference": "No difference",
@@ -343,8 +342,8 @@ def _blocks(result: Comparison) -> list[Block]:
         blocks.append(_block(title, FUNCTION_DELTAS, changed, keep, "attribution"))
     # Recorders write some resources under two names.
     known = resources(result.effects)
-    is_core = pl.col("device").cast(pl.String).str.contains(r"^cpu\d+$")
-    if known.filter(is_core)["device"].n_unique() > _FEW_CORES:  # a thread that runs on another one is no change
+    is_core = pl.col("device").cast(pl.String).str.contains(CORE)
+    if known.filter(is_core)["device"].n_unique() > FEW_CORES:  # a thread that runs on another one is no change
         known = known.filter(~(is_core & (pl.col("metric").cast(pl.String) == "host_cpu_usage")))
     moved = known.filter("is_different")
     moved = moved.unique(["process", "device", "base", "other"], keep="first", maintain_order=True)

@@ -13,6 +13,7 @@ from stepscope.analyses.common.processes import of_each
 from stepscope.analyses.common.sampled import Resource, pieces_of, resources_of, spread_of
 from stepscope.analyses.cycles.cycles import find_cycles, host_bounds
 from stepscope.analyses.cycles.functions import Functions, functions_of, own_of
+from stepscope.analyses.resources.counters import CORE
 from stepscope.core.collectives import talks_to_ranks
 from stepscope.core.intervals import Bools, Ints
 from stepscope.core.names import map_names, shorten
@@ -22,7 +23,6 @@ from stepscope.core.schema import COUNTERS, DEVICES, STEPS
 #: What a resource adds to the row of a function.
 _VALUES = ATTRIBUTION.empty().select("resource", "metric", "unit", "mu", "sigma", "sampled")
 
-_CORE = r"^cpu\d+$"
 _NIC = r"^(net|nic|rdma|ib)_"
 _DISK = r"^disk_"
 #: Functions that may wait for a disk.
@@ -99,7 +99,7 @@ def _near(counters: pl.DataFrame, cycles: pl.DataFrame) -> pl.DataFrame:
     ends = cycles["ts_ns"] + cycles["dur_ns"]
     low, high = int(cycles["ts_ns"].to_numpy().min()), int(ends.to_numpy().max())
     near = counters.filter(pl.col("ts_ns").is_between(low - 10**9, high + 10**9))
-    near = near.with_columns(pl.col("device").cast(pl.String).str.replace(_CORE, "cpu"))
+    near = near.with_columns(pl.col("device").cast(pl.String).str.replace(CORE, "cpu"))
     keys = ["device", "metric", "unit", "ts_ns"]
     return near.group_by(keys).agg(pl.col("value").mean())
 

@@ -9,6 +9,8 @@ from stepscope.core.table import Column, Name, Table
 
 KEYS = ("device", "device_id", "pid", "metric", "unit")
 
+#: Devices that are cores. With more of them than this, how busy each one is says nothing beside how busy all are.
+CORE, FEW_CORES = r"^cpu\d+$", 4
 COUNTER_SUMMARY = Table(
     "counters",
     "what was sampled, per resource",

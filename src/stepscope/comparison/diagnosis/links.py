@@ -19,7 +19,7 @@ from stepscope.comparison.diagnosis.change import ABSENT, Change, evidence, fold
 from stepscope.comparison.diagnosis.workload import is_other, other_work
 from stepscope.comparison.model import Evidence, RuledOut
 from stepscope.core import units
-from stepscope.core.names import shorten
+from stepscope.core.names import shorten, transfer_kind
 
 _PCIE = ("gpu_pcie_transmit", "gpu_pcie_receive", "gpu_pcie_tx_rate", "gpu_pcie_rx_rate")
 _NVLINK = ("gpu_link_transmit", "gpu_link_receive", "gpu_nvlink_tx_rate", "gpu_nvlink_rx_rate")
@@ -28,8 +28,8 @@ _TIMES = 10.0
 #: Traffic (bytes/s) that can slow other transfers: 1/16 of a PCIe 3.0 x16 link (15.75 GB/s, the slowest in use) and of
 #: a 100 GB/s link between devices (four NVLink 2 lanes one way). Less takes up below 7 % of the link's time.
 _LEAST = {"pcie": 15.75e9 / 16, "nvlink": 100e9 / 16}
-#: Copies between host and device as profilers call them, and the least time of one that is no mere value.
-_HOST_COPIES = r"(?i)HtoD|DtoH|Host -> Device|Device -> Host|host_to_device|device_to_host|H2D|D2H"
+#: Copies between host and device, and the least time of one that is no mere value.
+_HOST_COPIES = ("HtoD", "DtoH")
 _LONG_NS = 20_000.0
 _NICS = ("net_recv_bytes_rate", "net_sent_bytes_rate", "net_rx_rate", "net_tx_rate")
 _LOSSES = (
@@ -164,7 +164,8 @@ def device_copies(view: View) -> Judgement:
     name = "device_copies"
     if not any(view.kernels(device).height for device in view.devices("gpu")):
         return RuledOut(name, "no accelerator worked")
-    copies = view.work.filter((pl.col("category") == "memcpy") & pl.col("name").str.contains(_HOST_COPIES))
+    kind = pl.col("name").map_elements(transfer_kind, return_dtype=pl.String)
+    copies = view.work.filter(pl.col("category") == "memcpy").filter(kind.is_in(_HOST_COPIES))
     more = copies.filter(
         (pl.col("delta_ns") > 0)
         & (pl.col("calls_real") | pl.col("is_real"))
