@@ -277,11 +277,11 @@ def unpacked(out: Path) -> Path:
     return folder
 
 
-def write(text: str) -> None:
-    """Put the table into the page, between its marks."""
+def write(text: str, begin: str = BEGIN, end: str = END) -> None:
+    """Put a table into the page, between its marks."""
     page = PAGE.read_text(encoding="utf-8")
-    before, _, rest = page.partition(BEGIN)
-    PAGE.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+    before, _, rest = page.partition(begin)
+    PAGE.write_text(f"{before}{begin}\n{text}\n{end}{rest.partition(end)[2]}", encoding="utf-8")
 
 
 def main() -> None:

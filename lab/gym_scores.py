@@ -191,7 +191,8 @@ def share(rows: list[bool]) -> str:
     return f"{sum(rows)} of {len(rows)}" + (f" ({100 * sum(rows) / len(rows):.0f} %)" if rows else "")
 
 
-def _lines(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
+def lines(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
+    """A table of Markdown."""
     return [f"| {' | '.join(line)} |" for line in (heads, ("---",) * len(heads), *rows)]
 
 
@@ -203,7 +204,7 @@ def by_job(found: list[Answer]) -> list[str]:
     groups: dict[str, tuple[str, ...]] = {job: (job,) for job in STEPS if job in recorded}
     unseen = tuple(job for job in STEPS if job in recorded and job not in SEEN)
     groups |= ({"not looked at": unseen} if unseen else {}) | {"all": tuple(STEPS)}
-    return _lines(heads, [(name, *_shares([a for a in found if a.run.job in jobs])) for name, jobs in groups.items()])
+    return lines(heads, [(name, *_shares([a for a in found if a.run.job in jobs])) for name, jobs in groups.items()])
 
 
 def by_fault(found: list[Answer]) -> list[str]:
@@ -215,7 +216,7 @@ def by_fault(found: list[Answer]) -> list[str]:
         mine = [a for a in found if a.run.fault == fault]
         if mine:
             rows.append((fault, " or ".join(of_fault.causes), *_shares(mine)[:4]))
-    return _lines(heads, rows)
+    return lines(heads, rows)
 
 
 def _shares(found: list[Answer]) -> tuple[str, ...]:
@@ -247,7 +248,7 @@ def of_mixed(found: list[Answer]) -> list[str]:
         rows.append((f"{a.run.job}: {a.run.fault}", f"{a.change:+.0%}", *cells, ", ".join(a.names) or a.verdict))
     heads = ("two faults", "change", "part of the first", "part of the second", "named")
     summary = f"Both named: {share(both)}. Parts within a third: {share(parts)}."
-    return [*_lines(heads, rows), "", summary] if rows else []
+    return [*lines(heads, rows), "", summary] if rows else []
 
 
 def misses(found: list[Answer]) -> list[str]:
@@ -263,10 +264,10 @@ def misses(found: list[Answer]) -> list[str]:
         for a in found
         if not a.is_right and len(a.run.faults) < 2 and (a.run.is_healthy or a.change >= SMALL or not a.is_compared)
     ]
-    return _lines(("not right", "severity or number", "change", "wanted", "said"), rows)
+    return lines(("not right", "severity or number", "change", "wanted", "said"), rows)
 
 
 def page(found: list[Answer]) -> str:
     """All tables."""
     tables = (by_job(found), by_fault(found), of_mixed(found), misses(found))
-    return "\n\n".join("\n".join(lines) for lines in tables if lines)
+    return "\n\n".join("\n".join(table) for table in tables if table)

@@ -191,13 +191,19 @@ def trace() -> Trace:
 
 def test_the_main_threads_time_from_the_first_cycle_on():
     frame = python_functions(trace(), 7, 50)
-    assert frame.drop("n_independent").rows() == [("main (t.py)", 0.75, 4), ("load (t.py)", 0.25, 4)]
+    assert frame.select("function", "share_ratio", "n_samples").rows() == [("main (t.py)", 0.75, 4), ("load (t.py)", 0.25, 4)]
 
 
 def test_a_single_long_visit_of_a_function_is_worth_a_sample_or_two():
     frame = python_functions(trace(), 7, 50)
     # Two visits: 30 of 40 ns in one function, 10 in another; each share is uncertain by (30² × ¼² + 10² × ¾²) / 40².
     assert frame["n_independent"].to_list() == pytest.approx([0.1875 / (112.5 / 1600)] * 2)
+
+
+def test_a_function_that_is_seen_more_and_more_has_a_larger_share_of_the_last_third():
+    shares = python_functions(trace(), 7, 50).select("function", "early_ratio", "late_ratio").rows()
+    # From 90 to 130 ns, in thirds of 13 ns: the last 10 are in the other function.
+    assert shares == [("main (t.py)", 1.0, pytest.approx(3 / 13)), ("load (t.py)", 0.0, pytest.approx(10 / 13))]
 
 
 def test_what_comes_after_the_last_step_does_not_count():

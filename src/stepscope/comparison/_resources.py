@@ -250,9 +250,10 @@ def _displaced(counters: pl.DataFrame, cycles: pl.DataFrame) -> str:
 def python_functions(trace: Trace, pid: int | None, low_ns: int, high_ns: int | None = None) -> pl.DataFrame | None:
     """Each Python function's own share of the main thread's time from `low_ns` to `high_ns`; None without stacks.
 
-    Columns: function, share_ratio (0..1), n_samples (of the whole thread), and n_independent: as many samples, taken at
-    random, would scatter as much. Samples that follow one another in one stack are a single visit of it, and one that
-    stands for a long time counts for all of that time, so there are fewer of these.
+    Columns: function, share_ratio (0..1), early_ratio and late_ratio (its share of the first and of the last third of
+    that time), n_samples (of the whole thread), and n_independent: as many samples, taken at random, would scatter as
+    much. Samples that follow one another in one stack are a single visit of it, and one that stands for a long time
+    counts for all of that time, so there are fewer of these.
     """
     if pid is None:
         return None
@@ -267,12 +268,27 @@ def python_functions(trace: Trace, pid: int | None, low_ns: int, high_ns: int | 
         functions = python_stacks(mine, stacks, by="function")
     except MissingTable:
         return None
-    functions = functions.filter(pl.col("share_ratio") > 0)
-    return functions.select(
-        "function",
-        "share_ratio",
-        n_samples=pl.lit(mine["n_samples"].sum()),
-        n_independent=_independent(functions, mine, stacks),
+    functions = functions.filter(pl.col("share_ratio") > 0).select("function", "share_ratio")
+    leaf = stacks.select("stack_id", function=pl.col("frames").list.last().str.replace(r":\d+\)$", ")"))
+    visits = mine.join(leaf, on="stack_id")
+    early, late = (_share_of_third(visits, last=last) for last in (False, True))
+    return (
+        functions.with_columns(n_samples=pl.lit(mine["n_samples"].sum()), n_independent=_independent(functions, visits))
+        .join(early, on="function", how="left", maintain_order="left")
+        .join(late, on="function", how="left", maintain_order="left")
+    )
+
+
+def _share_of_third(visits: pl.DataFrame, *, last: bool) -> pl.DataFrame:
+    """Each function's share of the time of visits in the first third of the time that they cover, or in the last."""
+    begin, end = int(visits["ts_ns"].to_numpy().min()), int((visits["ts_ns"] + visits["dur_ns"]).to_numpy().max())
+    third = (end - begin) // 3
+    low, high = (end - third, end) if last else (begin, begin + third)
+    inside = pl.min_horizontal(pl.col("ts_ns") + pl.col("dur_ns"), high) - pl.max_horizontal("ts_ns", low)
+    lengths = visits.select("function", length=inside.clip(0))
+    whole = max(int(lengths["length"].sum()), 1)
+    return lengths.group_by("function").agg(
+        (pl.col("length").sum() / whole).alias("late_ratio" if last else "early_ratio")
     )
 
 
@@ -303,18 +319,15 @@ def lock_held(trace: Trace, pid: int | None, low_ns: int, high_ns: int | None = 
     return {thread: LockHeld(min(held / length, 1.0), n) for thread, held, n in rows}
 
 
-def _independent(functions: pl.DataFrame, visits: pl.DataFrame, stacks: pl.DataFrame) -> pl.Series:
+def _independent(functions: pl.DataFrame, visits: pl.DataFrame) -> pl.Series:
     """How many independent samples are worth these visits, for the share of each function.
 
     The variance of a share of time is that of a ratio, whose units are visits: the sum of (time × (is there − share))²
     over the squared time in all.
     """
-    leaf = stacks.select("stack_id", leaf=pl.col("frames").list.last().str.replace(r":\d+\)$", ")"))
-    squares = (
-        visits.join(leaf, on="stack_id").group_by("leaf").agg(squares=pl.col("dur_ns").cast(pl.Float64).pow(2).sum())
-    )
+    squares = visits.group_by("function").agg(squares=pl.col("dur_ns").cast(pl.Float64).pow(2).sum())
     whole, total = float(squares["squares"].sum()), float(visits["dur_ns"].sum())
-    rows = functions.join(squares, left_on="function", right_on="leaf", how="left", maintain_order="left")
+    rows = functions.join(squares, on="function", how="left", maintain_order="left")
     share, here = pl.col("share_ratio"), pl.col("squares").fill_null(0.0)
     variance = (here * (1 - share) ** 2 + (whole - here) * share**2) / total**2
     n_all = float(visits["n_samples"].sum())

@@ -125,7 +125,10 @@ def shares(n_samples: int = 500, **functions: float) -> pl.DataFrame:
     """Shares of functions, as an observation has them."""
     rows = {"function": list(functions), "share_ratio": list(functions.values())}
     return pl.DataFrame(rows, schema={"function": pl.String, "share_ratio": pl.Float64}).with_columns(
-        n_samples=n_samples, n_independent=float(n_samples)
+        n_samples=n_samples,
+        n_independent=float(n_samples),
+        early_ratio=pl.col("share_ratio"),
+        late_ratio=pl.col("share_ratio"),
     )
 
 

@@ -89,6 +89,36 @@ def test_steps_that_grow_are_named():
     assert result.proof.delta / MS == pytest.approx(30, rel=0.1)
 
 
+def sampled(recording, **functions):
+    """The same with functions of the main thread, each with its share of the first and of the last third of the run."""
+    rows = [(name, (early + late) / 2, early, late) for name, (early, late) in functions.items()]
+    frame = pl.DataFrame(rows, ("function", "share_ratio", "early_ratio", "late_ratio"), orient="row")
+    return replace(recording, python_functions=frame.with_columns(n_samples=3000, n_independent=3000.0))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_growing"),
+    [
+        ((0.0, 0.0), (0.02, 0.22), True),
+        ((0.02, 0.22), (0.02, 0.22), False),  # as in the base
+        ((0.0, 0.0), (0.09, 0.15), False),  # steady, as far as samples can tell
+        ((0.0, 0.0), (0.22, 0.02), False),
+    ],
+)
+def test_where_the_machine_drifts_a_function_that_takes_longer_and_longer_says_that_steps_grow(
+    before, after, is_growing
+):
+    wave = 10 + 20 * np.sin(np.arange(N) / N * 6)
+    base = sampled(timed(0, wave - 10), step=(0.8, 0.8), search=before)
+    other = sampled(timed(1, wave), step=(0.75, 0.75), search=after)
+    result = compare_runs([[base]], [[other]])
+    growing = [cause for cause in result.causes if cause.category == "growing_steps"]
+    assert bool(growing) is is_growing
+    for cause in growing:
+        assert "longer and longer in search" in cause.statement
+        assert cause is result.causes[0]
+
+
 def test_a_change_that_a_noisy_profile_hides_is_proven_by_the_whole_run():
     result = compared(15.0)
     assert (result.verdict, result.step_verdict) == ("different", "different")

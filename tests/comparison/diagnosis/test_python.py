@@ -118,10 +118,16 @@ def sampled(job, seed, **functions):
     shares = pl.DataFrame(rows, schema={"function": pl.String, "share_ratio": pl.Float64})
     observed = recorded(job, seed)
     return (
-        replace(observed, python_functions=shares.with_columns(n_samples=500, n_independent=500.0))
+        replace(observed, python_functions=steady(shares, 500))
         if functions
         else observed
     )
+
+
+def steady(shares, n):
+    """So many samples of functions whose share is the same all over the run."""
+    share = pl.col("share_ratio")
+    return shares.with_columns(n_samples=n, n_independent=float(n), early_ratio=share, late_ratio=share)
 
 
 def compared(base, other):
@@ -157,8 +163,7 @@ def test_without_stacks_it_is_not_judged_and_says_what_to_record():
 
 def plain_loop(ms, **shares):
     """A job whose steps were timed and whose main thread's stack was sampled, without a profile."""
-    functions = pl.DataFrame({"function": list(shares), "share_ratio": list(shares.values()), "n_samples": 400})
-    functions = functions.with_columns(n_independent=pl.lit(400.0))
+    functions = steady(pl.DataFrame({"function": list(shares), "share_ratio": list(shares.values())}), 400)
     functions = functions.with_columns(pl.col("function").replace({"waits": "Condition.wait (threading.py)"}))
     run = recorded(replace(BASE, operators=(), gaps_ms=ms, loading_ms=0.0))
     return replace(run, parts=run.parts.clear(), python_functions=functions)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from stepscope.core.errors import StepscopeError
 from stepscope.readers.chrome import kineto, parts
+from stepscope.readers.common import forked as processes
 from stepscope.readers.common import source as _source
 from stepscope.readers.common.source import IssueLog, Source
 
@@ -188,7 +189,7 @@ def test_a_process_that_hangs_is_given_up(tmp_path, monkeypatch, forked):
     path = tmp_path / "trace.json"
     path.write_bytes(OBJECT)
     monkeypatch.setattr(parts, "_write", lambda *_: time.sleep(60))
-    monkeypatch.setattr(parts, "_PATIENCE_S", 0.05)
+    monkeypatch.setattr(processes, "_PATIENCE_S", 0.05)
     assert in_parts(path, 3) is None
     assert len(forked) == 2
     assert not any(map(is_child, forked))

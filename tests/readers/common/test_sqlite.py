@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import sqlite3
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 from stepscope.core import files
 from stepscope.core.errors import CorruptInput
+from stepscope.readers.common import sqlite
 from stepscope.readers.common.columns import ABSENT
 from stepscope.readers.common.source import IssueLog, Source
 from stepscope.readers.common.sqlite import WIDE, opened
@@ -167,3 +169,80 @@ def test_a_view_of_as_much_as_a_table_is_read(path):
         db.execute("CREATE VIEW t AS SELECT held.*, value FROM held JOIN words ON id = other")
     db.close()
     assert sorted(columns(path, {"small": 8})["small"]) == [ABSENT, 1, 300]
+
+
+@pytest.fixture
+def forks(monkeypatch):
+    """Tables of four rows are read by two processes, and the processes that were started."""
+    monkeypatch.setattr(sqlite, "_LEAST_ROWS", 2)
+    monkeypatch.setattr(sqlite, "_PIECE", 1)
+    monkeypatch.setattr(sqlite, "cores_for_threads", lambda: 2)
+    pids, fork = [], os.fork
+
+    def noted():
+        pids.append(fork())
+        return pids[-1]
+
+    monkeypatch.setattr(os, "fork", noted)
+    return pids
+
+
+BITS = {"small": 9, "other": 9, "big": WIDE}
+VALUES = {"small": [1, ABSENT, 300, 5], "other": [2, 3, 4, -1], "big": [10**12, -5, ABSENT, 7]}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "SELECT 1",
+        "UPDATE t SET rowid = rowid * 1000 - 7",
+        "UPDATE t SET rowid = rowid + 1000000 WHERE small = 5",  # the second process has no rows of some parts
+        "UPDATE t SET rowid = -9223372036854775808 WHERE small = 1",
+    ],
+)
+@pytest.mark.parametrize("n_processes", [2, 3])
+def test_several_processes_give_the_rows_of_a_big_table_in_its_order(path, forks, monkeypatch, change, n_processes):
+    monkeypatch.setattr(sqlite, "_LEAST_ROWS", 1)
+    monkeypatch.setattr(sqlite, "cores_for_threads", lambda: n_processes)
+    with sqlite3.connect(path) as db:
+        db.execute(change)
+    db.close()
+    assert columns(path, BITS) == VALUES
+    assert len(forks) >= n_processes - 1
+
+
+def test_values_that_are_not_numbers_are_counted_once_whoever_reads_them(path, forks):
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE t SET big = 'many' WHERE other >= 3")
+    db.close()
+    issues = IssueLog()
+    with opened(Source(str(path)), issues) as db:
+        assert db.columns("t", {"big": WIDE})["big"].tolist() == [10**12, ABSENT, ABSENT, 7]
+    assert [(code, n) for code, _, n, _ in issues.rows()] == [("not_numbers", 2)]
+    assert forks
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "CREATE VIEW u AS SELECT * FROM t",
+        "CREATE TABLE u (small, other, big, PRIMARY KEY (big, other)) WITHOUT ROWID",
+        "CREATE TABLE u (small, other, big, RowId)",
+        "CREATE TABLE u (small, other, big); CREATE INDEX i ON u (other)",
+    ],
+)
+def test_tables_whose_rows_have_no_numbers_in_their_order_are_read_by_one_process(path, forks, change):
+    with sqlite3.connect(path) as db:
+        db.executescript(change)
+        if "VIEW" not in change:
+            db.execute("INSERT INTO u (small, other, big) SELECT small, other, ifnull(big, 0) FROM t")
+    db.close()
+    with opened(Source(str(path)), IssueLog()) as db:
+        assert sorted(db.columns("u", {"other": 9})["other"].tolist()) == [-1, 2, 3, 4]
+    assert not forks
+
+
+def test_a_process_that_fails_costs_nothing_but_time(path, forks, monkeypatch):
+    monkeypatch.setattr(sqlite, "put", lambda *_: os._exit(9))
+    assert columns(path, BITS) == VALUES
+    assert forks

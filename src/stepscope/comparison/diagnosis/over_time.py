@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from stepscope.comparison.diagnosis.case import Judgement, Missing, Rule, View, not_slower
 from stepscope.comparison.diagnosis.change import Change, evidence, span
 from stepscope.comparison.diagnosis.cores import MOSTLY_WAITS, waited, waiting_share, with_workers
+from stepscope.comparison.diagnosis.sampled import growing, is_sampled, time_in, unexplained
 from stepscope.comparison.model import Evidence, RuledOut
 from stepscope.comparison.whole_run import Tail, Tails, growth, of_processes
 from stepscope.core import units
 
+if TYPE_CHECKING:
+    import polars as pl
+
 _NEEDS = "times of all steps, which stepscope record writes"
+_ADVICE = "look for what accumulates from step to step: lists, caches, graphs of losses, open files"
 #: Part of the added time that the tail must explain: less is beside the point.
 _LEAST_PART = 0.2
 #: Steps that grow do so steadily, and by so many times what the base's do.
@@ -94,7 +101,9 @@ def _for_a_core(view: View, tails: Tails) -> RuledOut | None:
 def growing_steps(view: View) -> Judgement:
     """Steps grow longer while the run goes on: something accumulates.
 
-    Necessary: the typical step grows steadily, by 3 % of a step over the run, and twice as much as in the base.
+    Necessary is one of two: the typical step grows steadily, by 3 % of a step over the run, and twice as much as in the
+    base; or samples of its stack show the main thread for longer in a function, twice as long in the last third of the
+    run as in the first, and twice as much as in the base. A machine whose speed drifts hides the first, not the second.
     """
     name = "growing_steps"
     left, right = (of_processes(side) for side in (view.pair.base, view.pair.other))
@@ -103,6 +112,9 @@ def growing_steps(view: View) -> Judgement:
     base, other = max(growth(steps)[0] for steps in left), min(growth(steps) for steps in right)
     rise, steadiness = other
     added = 0.5 * (rise - max(base, 0.0))
+    places = growing(view) if is_sampled(view) else None
+    if places is not None and places.height:
+        return _growing_in(name, view, places)
     if steadiness < _STEADY or rise < _BEYOND_BASE * max(base, 0.0) or added < view.least_ns:
         return RuledOut(name, f"from the first quarter of the run to the last, steps change by {units.duration(rise)}")
     if not view.is_slower:
@@ -115,7 +127,32 @@ def growing_steps(view: View) -> Judgement:
         0.8,
         [evidence("growth of the typical step from the first to the last quarter of the run", change, unit="ns")],
         resource="steps",
-        advice="look for what accumulates from step to step: lists, caches, graphs of losses, open files",
+        advice=_ADVICE,
+    )
+
+
+def _growing_in(name: str, view: View, places: pl.DataFrame) -> Judgement:
+    """The judgement on functions that take longer and longer, which `growing` gave."""
+    times = unexplained(view, places, 0.0)
+    if times is None:
+        return not_slower(name, view)
+    change, added = times
+    first, last = float(places["early"].sum()), float(places["late"].sum())
+    where = f"{places['function'][0]}{' and others' if places.height > 1 else ''}"
+    rise = Change(first, last, is_real=True, unit="ns")
+    return view.suspect(
+        name,
+        f"the main thread spends longer and longer in {where}: {span(first, last, 'ns')} per cycle from the first third"
+        " of the run to the last",
+        added,
+        0.8,
+        [
+            *time_in(places),
+            evidence(f"time in {where} in the first and in the last third of the run, per cycle", rise, unit="ns"),
+        ],
+        resource="steps",
+        magnitude=change.ratio,
+        advice=_ADVICE,
     )
 
 

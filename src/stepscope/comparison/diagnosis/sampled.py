@@ -31,6 +31,9 @@ FUNCTIONS_SHOWN = 2
 _LEAST_SAMPLES = 30
 #: A function counts if it grew by this many standard deviations of a sampled share, and by this part of the difference.
 _SIGMAS, _LEAST_PART = 3.0, 0.1
+#: It grows during a run if it takes twice as long in the last third as in the first.
+_TWICE = 2.0
+_THIRDS = ("early_ratio", "late_ratio")
 
 
 def waiting() -> pl.Expr:
@@ -67,6 +70,41 @@ def grown(view: View) -> pl.DataFrame:
     least = max(view.least_ns, _LEAST_PART * abs(view.delta_ns))
     most = both.filter((pl.col("delta") > least) & (pl.col("delta") > _SIGMAS * pl.col("scatter")))
     return most.sort("delta", "function", descending=[True, False]).select("function", "low", "high")
+
+
+def growing(view: View) -> pl.DataFrame:
+    """What `grown` gives of functions that take longer and longer during the other run, twice as much as in the base.
+
+    Columns: function, low, high, and early and late: its time per cycle in the first and in the last third of the
+    other run (ns).
+    """
+    base, other = _rises(view.pair.base), _rises(view.pair.other)
+    step = (view.run_step if view.pair.answers_requests else view.step).other or 0.0
+    early, late = pl.col("early"), pl.col("late")
+    rows = (
+        grown(view).filter(~waiting()).join(other, on="function").join(base, on="function", how="left", suffix="_base")
+    )
+    before = (pl.col("late_base") - pl.col("early_base")).fill_null(0.0)
+    is_rising = (late >= _TWICE * early) & (late - early > _SIGMAS * pl.col("scatter"))
+    rising = rows.filter(is_rising & (late - early > _TWICE * before))
+    return rising.select("function", "low", "high", early=early * step, late=late * step)
+
+
+def _rises(observations: Sequence[Observation]) -> pl.DataFrame:
+    """Each function's share of the first and of the last third of a run, and how far chance makes them differ.
+
+    Of repeats the mean.
+    """
+    frames = [each.python_functions for each in observations if each.python_functions is not None]
+    n = max(len(frames), 1)
+    # A third of the run has a third of the samples.
+    variances = (pl.col(name) * (1 - pl.col(name)) / (pl.col("n_independent") / 3) for name in _THIRDS)
+    rows = pl.concat([frame.select("function", *_THIRDS, variance=pl.sum_horizontal(*variances)) for frame in frames])
+    return rows.group_by("function").agg(
+        early=pl.col("early_ratio").sum() / n,
+        late=pl.col("late_ratio").sum() / n,
+        scatter=pl.col("variance").sum().sqrt() / n,
+    )
 
 
 def _shares(observations: Sequence[Observation]) -> pl.DataFrame | None:
@@ -117,5 +155,5 @@ def time_in(rows: pl.DataFrame, text: str = "time of the main thread in {}, per 
             name=function,
             unit="ns",
         )
-        for function, low, high in rows.rows()
+        for function, low, high in rows.select("function", "low", "high").rows()
     ]

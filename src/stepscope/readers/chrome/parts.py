@@ -3,22 +3,13 @@
 The text is cut at the first candidate border (`},{`) after given places. A part that begins or ends inside of an
 element does not decode as a list. Then, and if a part holds anything that is damaged or repaired, the parts are thrown
 away and one process reads the file from its start: tables, issues and errors are always those of one process.
-
-The processes are forked, since starting an interpreter takes as long as decoding 30 MB. They use no library that has
-threads, leave their columns in memory that the parent maps, and end.
 """
 
 from __future__ import annotations
 
-import mmap
-import os
-import signal
 import sys
 import time
-import warnings
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -32,9 +23,11 @@ from stepscope.readers.chrome.events import Event, ExactEvent
 from stepscope.readers.chrome.json import PROBE, needs_exact
 from stepscope.readers.chrome.salvage import BORDER
 from stepscope.readers.common.columns import MOST_CATS
+from stepscope.readers.common.forked import MOST_PROCESSES, UnfinishedError, can_fork, deadline_of, forget, forked, put
 from stepscope.readers.common.source import CHUNK, IssueLog, give_back, head_of, packing_of
 
 if TYPE_CHECKING:
+    import mmap
     from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
@@ -48,12 +41,8 @@ if TYPE_CHECKING:
 _LEAST_BYTES = 15_000_000
 #: Packed files unpack to about so many times their size. Each process unpacks all that comes before its part.
 _UNPACKED, _MOST_OF_PACKED = 10, 4
-_MOST_PROCESSES = 16
 #: Packings that take far less time to unpack than to decode.
 _FAST = (None, "gzip", "zstd")
-#: A process that takes so much longer than the first part did is given up.
-_PATIENCE_S, _TIMES_AS_LONG = 30.0, 10
-_PAUSE_S = 0.002
 #: A border that does not come within so many bytes is not waited for.
 _MOST_BEFORE_BORDER = 4 << 20
 _COMMA = b","
@@ -88,15 +77,15 @@ def decode_in_parts(source: Source, issues: IssueLog) -> Decoded | None:
         if source.progress is not None:
             shown, most = source.progress, files.size_of(source.path)
             parts[0].source.progress = lambda n: shown(min(n * len(parts), most))
-        with _forked([_work_of(part, kind) for part in parts[1:]]) as results:
+        with forked([_work_of(part, kind) for part in parts[1:]]) as results:
             log, began = IssueLog(), time.monotonic()
             whole = _sound(parts[0], None, log)
             if (whole.kind, whole.is_bare) != (kind, is_bare):
                 return None
-            deadline = time.monotonic() + _PATIENCE_S + _TIMES_AS_LONG * (time.monotonic() - began)
+            deadline = deadline_of(time.monotonic() - began)
             for result in results:
                 source.n_bytes = max(source.n_bytes, _absorb(whole, result(deadline), log))
-    except (_UnusualError, StepscopeError, OSError):
+    except (_UnusualError, UnfinishedError, StepscopeError, OSError):
         source.n_bytes = 0
         return None
     issues.extend(log)
@@ -108,7 +97,7 @@ def decode_in_parts(source: Source, issues: IssueLog) -> Decoded | None:
 def _plan(source: Source) -> tuple[list[int], type[AnyEvent], bool]:
     """Where parts begin, in bytes of the file, what kind of times it has, and whether it is a list and no object."""
     nothing: tuple[list[int], type[AnyEvent], bool] = [], Event, False
-    if not hasattr(os, "memfd_create") or not hasattr(os, "fork") or files.is_url(source.path):
+    if not can_fork() or files.is_url(source.path):
         return nothing
     size = files.size_of(source.path)
     with files.opened(source.path) as file:
@@ -116,7 +105,7 @@ def _plan(source: Source) -> tuple[list[int], type[AnyEvent], bool]:
     if packing not in _FAST or source.member is not None:
         return nothing
     text_bytes = size * (_UNPACKED if packing else 1)
-    n = min(cores_for_threads(), _MOST_OF_PACKED if packing else _MOST_PROCESSES, text_bytes // _LEAST_BYTES)
+    n = min(cores_for_threads(), _MOST_OF_PACKED if packing else MOST_PROCESSES, text_bytes // _LEAST_BYTES)
     if n < 2:
         return nothing
     head = head_of(source.path, None, 4 * PROBE)
@@ -222,57 +211,6 @@ def _work_of(part: _Part, kind: type[AnyEvent]) -> Callable[[int], None]:
     return work
 
 
-@contextmanager
-def _forked(works: list[Callable[[int], None]]) -> Iterator[list[Callable[[float], mmap.mmap]]]:
-    """A process for each piece of work, and what waits for its result until a deadline. They end with the block."""
-    running: dict[int, int] = {}  # process, the memory that it writes
-    try:
-        for work in works:
-            handle = os.memfd_create("stepscope")
-            with warnings.catch_warnings():
-                # Of threads that the parent has, and whose locks the child might wait for: it uses none of them.
-                warnings.simplefilter("ignore", DeprecationWarning)
-                pid = os.fork()
-            if not pid:
-                _be_child(work, handle)
-            running[pid] = handle
-        yield [partial(_finished, running, pid) for pid in tuple(running)]
-    finally:
-        for pid, handle in running.items():
-            os.close(handle)
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-
-
-def _be_child(work: Callable[[int], None], handle: int) -> None:
-    """Do the work and end: with status 0 if it is done. If it fails, the parent tries itself and says what is wrong."""
-    status = 1
-    try:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_DFL)
-        work(handle)
-        status = 0
-    finally:
-        os._exit(status)
-
-
-def _finished(running: dict[int, int], pid: int, deadline: float) -> mmap.mmap:
-    """What the process left. Raises _UnusualError if it did not come to its end in time."""
-    done, status = os.waitpid(pid, os.WNOHANG)
-    while not done:
-        if time.monotonic() > deadline:
-            raise _UnusualError
-        time.sleep(_PAUSE_S)
-        done, status = os.waitpid(pid, os.WNOHANG)
-    handle = running.pop(pid)
-    try:
-        if status:
-            raise _UnusualError
-        return mmap.mmap(handle, 0)
-    finally:
-        os.close(handle)
-
-
 def _columns(columns: Columns) -> Iterator[tuple[str, str, Column]]:
     """All columns, each with its group and name."""
     for group in _GROUPS:
@@ -294,20 +232,14 @@ def _write(handle: int, decoded: Decoded, issues: IssueLog, n_bytes: int) -> Non
         "sizes": [column.size for column in whole],
     })  # fmt: skip
     header += b" " * (-(len(header) + 8) % 8)
-    _put(handle, len(header).to_bytes(8, sys.byteorder))
-    _put(handle, header)
+    put(handle, len(header).to_bytes(8, sys.byteorder))
+    put(handle, header)
     for column in whole:
         n_left = column.size * np.dtype(column.dtype).itemsize
         for block in column.drain():
-            _put(handle, block.view(np.uint8).data)
-        _put(handle, b"\0" * (-n_left % 8))
+            put(handle, block.view(np.uint8).data)
+        put(handle, b"\0" * (-n_left % 8))
         give_back(n_left)  # else the process would hold all that it has left a second time
-
-
-def _put(handle: int, data: bytes | memoryview) -> None:
-    view = memoryview(data)
-    while view.nbytes:
-        view = view[os.write(handle, view) :]
 
 
 def _absorb(whole: Decoded, left: mmap.mmap, issues: IssueLog) -> int:
@@ -331,7 +263,7 @@ def _absorb(whole: Decoded, left: mmap.mmap, issues: IssueLog) -> int:
         if table is not None:
             array = numbers[table][array].astype(column.dtype, copy=False)
         column.extend(array + column.dtype(columns.n_spans) if name == "row" else array.copy())
-        _forget(left, begin, at)
+        forget(left, begin, at)
     columns.n_events += facts["n_events"]
     columns.n_spans += facts["n_spans"]
     columns.phases |= set(facts["phases"])
@@ -344,13 +276,6 @@ def _absorb(whole: Decoded, left: mmap.mmap, issues: IssueLog) -> int:
     for row in facts["issues"]:
         issues.add(*row)
     return int(facts["n_bytes"])
-
-
-def _forget(left: mmap.mmap, begin: int, end: int) -> None:
-    """Give up these bytes of what a part left, as far as they are whole pages."""
-    begin, end = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
-    if begin < end:
-        left.madvise(mmap.MADV_REMOVE, begin, end - begin)
 
 
 def _numbered(columns: Columns, name: str, values: list[Any]) -> NDArray[np.uint32]:

@@ -2,15 +2,17 @@
 
 Rows reach Python one by one, and each value of a row costs as much as decoding it. Several small numbers are therefore
 read as one: SQLite shifts them together, NumPy takes them apart. A row in which a number does not fit its bits, or is
-null, is read again on its own, so that nothing is lost where a value is unusual.
+null, is read again on its own, so that nothing is lost where a value is unusual. Rows of a big table are read by
+several processes.
 """
 
 from __future__ import annotations
 
 import sqlite3
 import tempfile
+import time
 from contextlib import contextmanager
-from itertools import chain, count
+from itertools import chain, count, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -21,10 +23,13 @@ import polars as pl
 
 from stepscope.core import files
 from stepscope.core.errors import CorruptInput, StepscopeError, UnknownFormat
+from stepscope.core.machine import cores_for_threads
 from stepscope.readers.common.columns import ABSENT, nullable
+from stepscope.readers.common.forked import MOST_PROCESSES, UnfinishedError, can_fork, deadline_of, forget, forked, put
 from stepscope.readers.common.source import CHUNK, IssueLog, give_back, no_collection, packing_of
 
 if TYPE_CHECKING:
+    import mmap
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
@@ -37,6 +42,12 @@ if TYPE_CHECKING:
 #: Bits of a column that shares its number with none.
 WIDE = 64
 _ROWS = 5_000
+#: A process more pays from so many rows on.
+_LEAST_ROWS = 100_000
+#: So many rows are copied at a time of what a process left, which starts after so many bytes.
+_PIECE, _BEFORE = 100_000, 8
+#: Names of a row's number, unless a column has that name.
+_ROW_NUMBERS = {"rowid", "oid", "_rowid_"}
 _IDS = 30_000
 _MOST_BITS = 62  # a packed number is never negative, and -1 says that a row is to be read again
 _HEADER = 100
@@ -49,8 +60,8 @@ _LEAST_LENGTH = 1 << 22
 class Database:
     """An open file: its tables with their columns, and those columns as arrays. Names of tables are as in the file."""
 
-    def __init__(self, connection: sqlite3.Connection, issues: IssueLog, most_rows: int) -> None:
-        self._db, self._issues, self._most_rows = connection, issues, most_rows
+    def __init__(self, path: str, connection: sqlite3.Connection, issues: IssueLog, most_rows: int) -> None:
+        self._path, self._db, self._issues, self._most_rows = path, connection, issues, most_rows
         tables = self.rows("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
         self._names = {str(name) for (name,) in tables}
         self._columns: dict[str, tuple[str, ...]] = {}
@@ -157,14 +168,78 @@ class Database:
         columns = [np.empty(n_rows, np.int64) for _ in expressions]
         if not expressions or not n_rows:
             return columns
-        cursor = self._db.execute(f"SELECT {', '.join(expressions)} FROM {_quoted(table)} WHERE {where}")  # noqa: S608
-        at = 0
-        while rows := cursor.fetchmany(_ROWS):
-            flat = np.fromiter(chain.from_iterable(rows), np.int64, len(rows) * len(expressions))
-            for i, column in enumerate(columns):
-                column[at : at + len(rows)] = flat[i :: len(expressions)]
-            at += len(rows)
+        sql = f"SELECT {', '.join(expressions)} FROM {_quoted(table)} WHERE {where}"  # noqa: S608
+        parts = self._parts(table, n_rows)
+        try:
+            if len(parts) > 1 and self._in_parts([f"{sql} AND {part}" for part in parts], columns):
+                return columns
+        except (UnfinishedError, OSError):
+            pass
+        _fill(columns, 0, _blocks(self._db, sql, len(columns)))
         return columns
+
+    def _parts(self, table: str, n_rows: int) -> list[str]:
+        """Conditions for parts of about the same size of a table, in its order; one if the table cannot be cut."""
+        n = min(cores_for_threads(), MOST_PROCESSES, n_rows // _LEAST_ROWS)
+        if n < 2 or not can_fork() or {name.lower() for name in self.columns_of(table)} & _ROW_NUMBERS:
+            return ["1"]
+        # Views have no numbers of rows, nor have some tables. An index might give its rows in its own order.
+        what = self.rows("SELECT type, sql FROM sqlite_master WHERE name = ?", (table,))
+        is_plain = len(what) == 1 and what[0][0] == "table" and "WITHOUT" not in str(what[0][1]).upper()
+        if not is_plain or self.rows(f"PRAGMA index_list({_quoted(table)})"):
+            return ["1"]
+        low, high = self.rows(f"SELECT min(rowid), max(rowid) FROM {_quoted(table)}")[0]  # noqa: S608
+        ends = [low + (high - low) * i // n for i in range(1, n)]
+        conditions = [f"rowid > {begin} AND rowid <= {end}" for begin, end in pairwise(ends)]
+        return [f"rowid <= {ends[0]}", *conditions, f"rowid > {ends[-1]}"]
+
+    def _in_parts(self, queries: list[str], columns: list[Rows]) -> bool:
+        """Fill the columns with the rows of all queries, each run by a process. False if there are more or fewer rows.
+
+        Raises UnfinishedError, OSError.
+        """
+        n_bytes, n_values = self._most_rows, len(columns)
+
+        def work_of(sql: str) -> Callable[[int], None]:
+            def work(handle: int) -> None:
+                put(handle, bytes(_BEFORE))  # memory of no length cannot be mapped
+                for block in _blocks(_connected(self._path, n_bytes)[0], sql, n_values):
+                    put(handle, block.data.cast("B"))
+
+            return work
+
+        began = time.monotonic()
+        with forked([work_of(sql) for sql in queries[1:]]) as results:
+            at = _fill(columns, 0, _blocks(self._db, queries[0], n_values))
+            deadline = deadline_of(time.monotonic() - began)
+            for result in results:
+                at = _fill(columns, at, _pieces(result(deadline), n_values))
+        return at == columns[0].size
+
+
+def _blocks(connection: sqlite3.Connection, sql: str, n_values: int) -> Iterator[Rows]:
+    """What a query gives, a few rows at a time: rows × values."""
+    cursor = connection.execute(sql)
+    while rows := cursor.fetchmany(_ROWS):
+        yield np.fromiter(chain.from_iterable(rows), np.int64, len(rows) * n_values).reshape(-1, n_values)
+
+
+def _pieces(left: mmap.mmap, n_values: int) -> Iterator[Rows]:
+    """What a process left of its rows, a few at a time. The memory of each piece is given up with the next."""
+    rows = np.frombuffer(left, np.int64, offset=_BEFORE).reshape(-1, n_values)
+    for at in range(0, len(rows), _PIECE):
+        piece = rows[at : at + _PIECE]
+        yield piece
+        forget(left, _BEFORE + at * n_values * 8, _BEFORE + at * n_values * 8 + piece.nbytes)
+
+
+def _fill(columns: list[Rows], at: int, blocks: Iterable[Rows]) -> int:
+    """Put blocks of rows × values into columns from row `at` on. Gives the row after them, also beyond the last."""
+    for block in blocks:
+        for i, column in enumerate(columns if at + len(block) <= columns[0].size else ()):
+            column[at : at + len(block)] = block[:, i]
+        at += len(block)
+    return at
 
 
 class Columns(dict[str, "Rows"]):
@@ -289,18 +364,14 @@ def opened(source: Source, issues: IssueLog) -> Iterator[Database]:
     """
     with _on_disk(source) as path:
         _check_length(path, source)
-        uri = f"file:{quote(path)}?mode=ro&immutable=1"
+        n_bytes = Path(path).stat().st_size
         try:
-            connection = sqlite3.connect(uri, uri=True)
+            connection, work = _connected(path, n_bytes)
         except sqlite3.Error as error:
             raise StepscopeError(f"cannot read {source.label}: {error}", "check its owner and mode") from None
-        # Some recorders cut texts in the middle of a letter.
-        connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
-        n_bytes = Path(path).stat().st_size
-        work = _limit(connection, n_bytes)
         try:
             with no_collection():
-                yield Database(connection, issues, n_bytes)
+                yield Database(path, connection, issues, n_bytes)
         except sqlite3.Error as error:
             is_too_much = next(work) < 0
             raise _damaged(
@@ -312,6 +383,14 @@ def opened(source: Source, issues: IssueLog) -> Iterator[Database]:
             connection.close()
         if source.progress is not None:
             source.progress(source.n_bytes)
+
+
+def _connected(path: str, n_bytes: int) -> tuple[sqlite3.Connection, Iterator[int]]:
+    """The database, read-only, and a count down of the work that it may do. Raises sqlite3.Error."""
+    connection = sqlite3.connect(f"file:{quote(path)}?mode=ro&immutable=1", uri=True)
+    # Some recorders cut texts in the middle of a letter.
+    connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
+    return connection, _limit(connection, n_bytes)
 
 
 def _limit(connection: sqlite3.Connection, n_bytes: int) -> Iterator[int]:
