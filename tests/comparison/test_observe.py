@@ -191,7 +191,8 @@ def trace() -> Trace:
 
 def test_the_main_threads_time_from_the_first_cycle_on():
     frame = python_functions(trace(), 7, 50)
-    assert frame.select("function", "share_ratio", "n_samples").rows() == [("main (t.py)", 0.75, 4), ("load (t.py)", 0.25, 4)]
+    rows = frame.select("function", "share_ratio", "n_samples").rows()
+    assert rows == [("main (t.py)", 0.75, 4), ("load (t.py)", 0.25, 4)]
 
 
 def test_a_single_long_visit_of_a_function_is_worth_a_sample_or_two():

@@ -111,7 +111,7 @@ def test_where_the_machine_drifts_a_function_that_takes_longer_and_longer_says_t
     wave = 10 + 20 * np.sin(np.arange(N) / N * 6)
     base = sampled(timed(0, wave - 10), step=(0.8, 0.8), search=before)
     other = sampled(timed(1, wave), step=(0.75, 0.75), search=after)
-    result = compare_runs([[base]], [[other]])
+    result = compare_runs([[base], [sampled(timed(2, wave - 10), step=(0.8, 0.8), search=before)]], [[other]])
     growing = [cause for cause in result.causes if cause.category == "growing_steps"]
     assert bool(growing) is is_growing
     for cause in growing:

@@ -117,11 +117,7 @@ def sampled(job, seed, **functions):
     rows = {"function": list(functions), "share_ratio": list(functions.values())}
     shares = pl.DataFrame(rows, schema={"function": pl.String, "share_ratio": pl.Float64})
     observed = recorded(job, seed)
-    return (
-        replace(observed, python_functions=steady(shares, 500))
-        if functions
-        else observed
-    )
+    return replace(observed, python_functions=steady(shares, 500)) if functions else observed
 
 
 def steady(shares, n):

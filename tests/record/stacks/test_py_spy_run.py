@@ -66,6 +66,27 @@ def test_what_costs_too_much_is_looked_at_less_often(ledger, monkeypatch):
     watch.drop()
 
 
+def test_a_run_that_began_before_the_rate_fell_does_not_lower_it_again(ledger, monkeypatch):
+    monkeypatch.setattr(FakeRun, "cost", property(lambda run: 0.002 * run.hz))
+    watch = ProcessWatch(7, ledger, tree=False)
+    for seconds in (4.0, 20.0):  # the second run has begun at the first rate, and others follow
+        end = FakeRun.clock.monotonic() + seconds
+        turn(watch, lambda end=end: FakeRun.clock.monotonic() > end, share=0.1, seconds=seconds + 1)
+        assert ledger.least_hz in (44, 45)
+    watch.drop()
+
+
+def test_who_holds_the_lock_is_asked_a_few_times_a_second_at_least(tmp_path):
+    rates = {}
+    for hz in (100, 20, 3):
+        run = PySpyRun(fake(tmp_path), 7, hz, tmp_path, {})
+        while not run.is_ready:
+            assert run.listen()
+            time.sleep(0.01)
+        rates[hz] = run.end().gil_hz
+    assert rates == {100: 10, 20: 5, 3: 3}
+
+
 def test_a_look_that_writes_too_much_is_followed_by_a_shorter_one(ledger):
     watch = ProcessWatch(7, ledger, tree=False)
     turn(watch, lambda: len(watch.handles) == 2)

@@ -98,8 +98,8 @@ def _rises(observations: Sequence[Observation]) -> pl.DataFrame:
     frames = [each.python_functions for each in observations if each.python_functions is not None]
     n = max(len(frames), 1)
     # A third of the run has a third of the samples.
-    variances = (pl.col(name) * (1 - pl.col(name)) / (pl.col("n_independent") / 3) for name in _THIRDS)
-    rows = pl.concat([frame.select("function", *_THIRDS, variance=pl.sum_horizontal(*variances)) for frame in frames])
+    variance = pl.sum_horizontal(pl.col(name) * (1 - pl.col(name)) / (pl.col("n_independent") / 3) for name in _THIRDS)
+    rows = pl.concat([frame.select("function", *_THIRDS, variance=variance) for frame in frames])
     return rows.group_by("function").agg(
         early=pl.col("early_ratio").sum() / n,
         late=pl.col("late_ratio").sum() / n,

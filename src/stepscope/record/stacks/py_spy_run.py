@@ -36,8 +36,9 @@ _MOST_FAILURES = 5
 _MATTERS_S = 1.0
 #: How long a new Python process needs until py-spy can read its stacks.
 _SETTLES_S = 0.5
-#: The run that asks which threads hold the GIL samples so many times less often than the one of all threads.
-_GIL_EVERY = 10
+#: The run that asks which threads hold the GIL samples so many times less often than the one of all threads, but at
+#: least so many times a second.
+_GIL_EVERY, _LEAST_GIL_HZ = 10, 5
 
 
 class PySpyRun:
@@ -53,12 +54,12 @@ class PySpyRun:
         self.seconds = 0.0
         self.cpu_seconds = 0.0
         self.size_bytes = 0
-        self._hz = hz
+        self.hz = hz
         self._cpu = cpu
         self._pid = pid
         command = [*py_spy.record_command(spy, pid, hz), *(py_spy.TREE if tree else [])]
         self._all = PySpyProcess([*command, *py_spy.CHANGES], folder)
-        self._gil_hz = gil_hz = max(1, hz // _GIL_EVERY)
+        self._gil_hz = gil_hz = min(hz, max(_LEAST_GIL_HZ, hz // _GIL_EVERY))
         command = [*py_spy.record_command(spy, pid, gil_hz), *(py_spy.TREE if tree else [])]
         self._gil = PySpyProcess([*command, *py_spy.HOLDERS], folder)
 
@@ -105,7 +106,7 @@ class PySpyRun:
         return RunResult(
             self._all.zero_ns(last_us),
             last_us,
-            self._hz,
+            self.hz,
             self._gil_hz,
             tuple(py_spy_output.from_events(events)),
             tuple(py_spy_output.from_folded(folded.decode(errors="replace"), last_us, self._pid)),
@@ -290,8 +291,9 @@ class ProcessWatch:
         """Sample less often if it costs too much, and make runs shorter if they write too much."""
         used = run.cpu_seconds / max(run.seconds, 1e-3)
         if run.seconds > 1:
-            times = min(2.0, max(0.1, 0.9 * share / max(used, 1e-3)))
-            self._hz = max(1, min(self._ledger.asked_hz, int(self._hz * times)))
+            times = min(4.0, max(0.1, 0.9 * share / max(used, 1e-3)))
+            # Of the rate of this run: since it began, the one before it may have changed that of the next.
+            self._hz = max(1, min(self._ledger.asked_hz, int(run.hz * times)))
             self._ledger.least_hz = min(self._ledger.least_hz, self._hz)
         fits = run.seconds * _MOST_BYTES / max(1, run.size_bytes)
         self._length_s = min(_LONGEST_S, max(_SHORTEST_S, fits))
