@@ -222,13 +222,34 @@ def test_time_in_a_compiler_is_that_of_the_function_through_which_it_is_entered(
     assert set(found["function"]) == {"_compile (torch/_dynamo/convert_frame.py)", "linear (nn.py)"}
 
 
+def test_a_wait_for_an_item_of_a_queue_goes_by_the_function_that_takes_it():
+    frames = [
+        ["main (t.py:1)", "batches (t.py:7)", "Queue.get (queue.py:171)", "Condition.wait (threading.py:320)"],
+        ["main (t.py:1)", "join (pool.py:3)", "Condition.wait (threading.py:320)"],
+    ]
+    stacks = STACKS.conform(pl.DataFrame({"stack_id": [0, 1], "frames": frames}))
+    found = python_functions(trace().with_tables(stacks=stacks), 7, 0)
+    assert set(found["function"]) == {"waits for an item: batches (t.py)", "Condition.wait (threading.py)"}
+
+
+def test_only_what_was_sampled_during_timed_steps_counts():
+    steps = pl.DataFrame({"ts_ns": [100, 115], "dur_ns": [10.0, 20.0], "n_steps": [1, 1]})
+    found = python_functions(trace(), 7, 50, None, steps)
+    # From 100 to 110 and from 115 to 120 ns it is in main, from 120 to 130 in load.
+    assert dict(found.select("function", "share_ratio").rows()) == {
+        "main (t.py)": pytest.approx(15 / 25), "load (t.py)": pytest.approx(10 / 25),
+    }  # fmt: skip
+    nowhere = steps.with_columns(pl.col("ts_ns") + 1000)
+    assert python_functions(trace(), 7, 50, None, nowhere).equals(python_functions(trace(), 7, 50))
+
+
 def test_none_where_the_process_was_not_looked_at():
     assert python_functions(trace(), 8, 0) is None
     assert python_functions(trace(), None, 0) is None
     assert python_functions(Trace(Meta("x", "kineto"), {}), 7, 0) is None
 
 
-def test_who_holds_the_lock_beside_the_main_thread_goes_by_names_without_numbers():
+def test_who_holds_the_lock_goes_by_names_without_numbers():
     rows = [
         {"ts_ns": 0, "dur_ns": 100, "pid": 7, "tid": 7, "thread": "MainThread", "n_samples": 10, "on_gil": True},
         {"ts_ns": 0, "dur_ns": 20, "pid": 7, "tid": 8, "thread": "Thread-1 (log)", "n_samples": 2, "on_gil": True},
@@ -238,7 +259,9 @@ def test_who_holds_the_lock_beside_the_main_thread_goes_by_names_without_numbers
     ]
     samples = STACK_SAMPLES.conform(pl.DataFrame([{**row, "stack_id": 0} for row in rows]))
     recorded = Trace(Meta("x", "kineto"), {"stack_samples": samples})
-    assert lock_held(recorded, 7, 0, 200) == {"Thread-# (log)": LockHeld(0.25, 5), "poll": LockHeld(0.0, 0)}
+    assert lock_held(recorded, 7, 0, 200) == {
+        "MainThread": LockHeld(0.5, 10), "Thread-# (log)": LockHeld(0.25, 5), "poll": LockHeld(0.0, 0),
+    }  # fmt: skip
     assert lock_held(recorded, 8, 0, 200) is None
     unknown = Trace(Meta("x", "kineto"), {"stack_samples": samples.filter(~pl.col("on_gil"))})
     assert lock_held(unknown, 7, 0, 200) is None

@@ -72,7 +72,7 @@ def _observation(
         counters=counters.filter(pl.col("ts_ns").is_between(low, high)),
         workload=WORKLOAD.empty(),
         remarks=(remark,),
-        python_functions=python_functions(trace, pid, low, high),
+        python_functions=python_functions(trace, pid, low, high, steps),
         lock_held=lock_held(trace, pid, low, high),
         setup=setup_of(trace),
         steps=steps,

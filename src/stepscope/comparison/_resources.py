@@ -37,6 +37,11 @@ if TYPE_CHECKING:
 _SECOND = 1_000_000_000
 _HOUR = 3600.0
 _KIB = 1024
+#: When a visit of a stack begins and ends.
+_ENDS = (pl.col("ts_ns"), pl.col("ts_ns") + pl.col("dur_ns"))
+#: How a wait for the next item of a queue is called: by the function that takes it.
+FROM_QUEUE = "waits for an item: "
+_QUEUE = r"^(?:Queue|SimpleQueue|PriorityQueue|LifoQueue)\.get \((?:.*/)?(?:multiprocessing/)?queues?\.py"
 #: Number of functions of each accelerator, longest first, for which resources are averaged.
 _LONGEST = 8
 _SCHED_METRICS = {"sched_oncpu": "process_oncpu_time", "sched_runq": "process_runq_time"}
@@ -247,13 +252,18 @@ def _displaced(counters: pl.DataFrame, cycles: pl.DataFrame) -> str:
     return f"no counter sample was taken during the cycles ({where}): counters are not used"
 
 
-def python_functions(trace: Trace, pid: int | None, low_ns: int, high_ns: int | None = None) -> pl.DataFrame | None:
+def python_functions(
+    trace: Trace, pid: int | None, low_ns: int, high_ns: int | None = None, steps: pl.DataFrame | None = None
+) -> pl.DataFrame | None:
     """Each Python function's own share of the main thread's time from `low_ns` to `high_ns`; None without stacks.
+
+    Of that time only what TIMED_STEPS cover counts, if there are any: no profile slowed them, or was written meanwhile.
 
     Columns: function, share_ratio (0..1), early_ratio and late_ratio (its share of the first and of the last third of
     that time), n_samples (of the whole thread), and n_independent: as many samples, taken at random, would scatter as
     much. Samples that follow one another in one stack are a single visit of it, and one that stands for a long time
-    counts for all of that time, so there are fewer of these.
+    counts for all of that time, so there are fewer of these. n_visits and n_all_visits count the visits of the function
+    and of all.
     """
     if pid is None:
         return None
@@ -263,7 +273,8 @@ def python_functions(trace: Trace, pid: int | None, low_ns: int, high_ns: int | 
     if high_ns is not None:
         length = pl.min_horizontal("dur_ns", high_ns - pl.col("ts_ns"))
         mine = mine.filter(pl.col("ts_ns") < high_ns).with_columns(dur_ns=length)
-    stacks = _up_to_compiler(trace.stacks)
+    mine = _within(mine, steps)
+    stacks = _up_to_queue(_up_to_compiler(trace.stacks))
     try:
         functions = python_stacks(mine, stacks, by="function")
     except MissingTable:
@@ -274,9 +285,26 @@ def python_functions(trace: Trace, pid: int | None, low_ns: int, high_ns: int | 
     early, late = (_share_of_third(visits, last=last) for last in (False, True))
     return (
         functions.with_columns(n_samples=pl.lit(mine["n_samples"].sum()), n_independent=_independent(functions, visits))
+        .join(visits.group_by("function").agg(n_visits=pl.len()), on="function", how="left", maintain_order="left")
+        .with_columns(n_all_visits=pl.lit(visits.height))
         .join(early, on="function", how="left", maintain_order="left")
         .join(late, on="function", how="left", maintain_order="left")
     )
+
+
+def _within(visits: pl.DataFrame, steps: pl.DataFrame | None) -> pl.DataFrame:
+    """The visits while TIMED_STEPS ran, on a clock that stands still between them; all if there are no such visits."""
+    if steps is None or steps.is_empty():
+        return visits
+    begin = steps["ts_ns"].to_numpy().astype(np.float64)
+    end = begin + (steps["dur_ns"] * steps["n_steps"]).to_numpy()
+    end = np.minimum(end, np.append(begin[1:], np.inf))  # rows are in order, and one that overlaps the next is cut
+    passed = np.concatenate(([0.0], np.cumsum(end - begin)))
+    times, clock = np.stack((begin, end), 1).ravel(), np.stack((passed[:-1], passed[1:]), 1).ravel()
+    low, high = (np.interp(visits.select(at).to_series().to_numpy(), times, clock) for at in _ENDS)
+    inside = visits.with_columns(ts_ns=pl.Series(low).cast(pl.Int64), dur_ns=pl.Series(high - low).cast(pl.Int64))
+    inside = inside.filter(pl.col("dur_ns") > 0)
+    return inside if inside.height else visits
 
 
 def _share_of_third(visits: pl.DataFrame, *, last: bool) -> pl.DataFrame:
@@ -299,8 +327,18 @@ def _up_to_compiler(stacks: pl.DataFrame) -> pl.DataFrame:
     return stacks.with_columns(pl.col("frames").list.head(n_frames.fill_null(pl.col("frames").list.len())))
 
 
+def _up_to_queue(stacks: pl.DataFrame) -> pl.DataFrame:
+    """The stacks up to the function that takes the next item from a queue, if they wait there, with a name for it."""
+    frame = pl.element()
+    at = pl.col("frames").list.eval(frame.str.contains(_QUEUE)).list.arg_max()
+    takes = pl.col("frames").list.eval(frame.str.contains(_QUEUE)).list.any() & (at > 0)
+    taker = FROM_QUEUE + pl.col("frames").list.get(at - 1, null_on_oob=True)
+    short = pl.col("frames").list.head(at).list.concat(taker)
+    return stacks.with_columns(frames=pl.when(takes).then(short).otherwise("frames"))
+
+
 def lock_held(trace: Trace, pid: int | None, low_ns: int, high_ns: int | None = None) -> Mapping[str, LockHeld] | None:
-    """How long each thread but the main one held Python's lock from `low_ns` to `high_ns`; None without stacks.
+    """How long each thread held Python's lock from `low_ns` to `high_ns`; None without stacks.
 
     Threads go by their names, with `#` for a number: those alike count as one.
     """
@@ -315,7 +353,7 @@ def lock_held(trace: Trace, pid: int | None, low_ns: int, high_ns: int | None = 
     length = max(end - low_ns, 1)
     name = pl.col("thread").cast(pl.String).fill_null("").str.replace_all(r"\d+", "#")
     sums = (pl.col(column).filter("on_gil").sum() for column in ("dur_ns", "n_samples"))
-    rows = mine.filter(pl.col("tid") != pl.col("pid")).group_by(name).agg(*sums).rows()
+    rows = mine.group_by(name).agg(*sums).rows()
     return {thread: LockHeld(min(held / length, 1.0), n) for thread, held, n in rows}
 
 

@@ -219,8 +219,8 @@ class Observation(msgspec.Struct, frozen=True):
 
     `anchor` names what marks the cycles: an annotation, a function, a kernel or a period. `remarks` say what was
     guessed, left out or is missing. `setup` has the machine, versions and options of the recording. `python_functions`
-    has each Python function's share of the main thread's time, and `lock_held` how long the other threads held Python's
-    lock, by their names (with `#` for a number), if stacks were recorded. `steps` are those of the whole run, if they
+    has each Python function's share of the main thread's time, and `lock_held` how long threads held Python's lock, by
+    their names (with `#` for a number), if stacks were recorded. `steps` are those of the whole run, if they
     were timed, and `run_resources` the resources meanwhile.
     """
 

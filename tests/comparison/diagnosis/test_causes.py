@@ -127,6 +127,8 @@ def shares(n_samples: int = 500, **functions: float) -> pl.DataFrame:
     return pl.DataFrame(rows, schema={"function": pl.String, "share_ratio": pl.Float64}).with_columns(
         n_samples=n_samples,
         n_independent=float(n_samples),
+        n_visits=(pl.col("share_ratio") * n_samples).cast(pl.Int64),
+        n_all_visits=n_samples,
         early_ratio=pl.col("share_ratio"),
         late_ratio=pl.col("share_ratio"),
     )
@@ -169,7 +171,7 @@ def test_only_the_two_that_grew_most_are_told():
         (None, shares(augment=1.0)),
         (shares(step=1.0), None),
         (shares(n_samples=20, step=1.0), shares(augment=1.0)),
-        (shares(step=0.5, load=0.5), shares(n_samples=31, step=0.4, load=0.4, augment=0.2)),
+        (shares(step=0.5, load=0.5), shares(n_samples=31, step=0.45, load=0.45, augment=0.1)),
         (shares(), shares()),
     ],
     ids=["no base", "no other", "few looks", "by chance", "no function"],

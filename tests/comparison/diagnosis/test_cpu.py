@@ -1,23 +1,18 @@
 from __future__ import annotations
 
 import pytest
-from faulty_jobs import MS, Job, Op, case_of, categories, diagnosed, gpu_job, not_judged, recorded
+from faulty_jobs import MS, Job, Op, case_of, categories, diagnosed, gpu_job, not_judged
 from msgspec.structs import replace
 
-from stepscope.comparison.diagnosis.case import Suspect, view_of, views
+from stepscope.comparison.diagnosis.case import Suspect, views
 from stepscope.comparison.diagnosis.change import Change
 from stepscope.comparison.diagnosis.cores import (
     core_clock,
-    held_by_new_threads,
-    new_threads,
     outside_cores,
     ran,
     waited,
 )
 from stepscope.comparison.diagnosis.cpu import cpu_contention
-from stepscope.comparison.effects import effects
-from stepscope.comparison.model import LockHeld
-from stepscope.comparison.verdict import compare_runs
 
 HEALTHY = Job()
 
@@ -138,34 +133,6 @@ def test_a_clock_that_falls_because_the_machine_is_busy_is_not_the_cause():
     assert categories(diagnosed(HEALTHY, busy))[0] == "cpu_contention"
 
 
-def test_a_thread_that_holds_the_interpreter_is_found():
-    cause = first(HEALTHY, hogged(HEALTHY))
-    assert cause.category == "gil_contention"
-    assert "3 threads (was 2)" in cause.statement
-
-
-@pytest.mark.parametrize(("turns", "named"), [(400.0, "gil_contention"), (60.0, "host_overhead")])
-def test_a_thread_that_was_there_before_is_seen_by_the_turns_that_threads_take(turns, named):
-    waits = replace(HEALTHY, gaps_ms=50.0).levels(process_voluntary_ctx_switches=turns)
-    assert categories(diagnosed(HEALTHY, waits))[0] == named
-
-
-def test_a_loop_in_the_main_thread_holds_no_lock():
-    assert categories(diagnosed(HEALTHY, replace(HEALTHY, gaps_ms=30.0))) == ["host_overhead"]
-
-
-def test_a_loader_that_works_hard_holds_no_lock():
-    busy = replace(HEALTHY, loading_ms=40.0).levels(process_voluntary_ctx_switches=60.0)
-    assert categories(diagnosed(HEALTHY, busy)) == ["data_loading"]
-
-
-def test_switches_of_a_program_that_waits_for_files_are_no_lock():
-    writes = replace(HEALTHY, gaps_ms=30.0).levels(
-        process_voluntary_ctx_switches=200.0, process_write_bytes_rate=5e6, process_oncpu_time=7.5e8
-    )
-    assert "gil_contention" not in categories(diagnosed(HEALTHY, writes))
-
-
 def view_between(base, other):
     from faulty_jobs import case_of
 
@@ -268,61 +235,6 @@ def test_a_program_behind_which_it_does_not_wait_longer_is_no_evidence():
     assert not [one for one in cause.evidence if (one.device or "").startswith("behind")]
 
 
-def test_threads_that_push_each_other_off_the_cores_are_too_many():
-    slower = replace(HEALTHY, typical_slowdown=1.6)
-    crowded = slower.levels(num_threads=34.0, process_runq_time=5e9, process_involuntary_ctx_switches=900.0)
-    diagnosis = diagnosed(HEALTHY, crowded)
-    assert categories(diagnosis) == ["thread_oversubscription"]
-    assert "34 threads (was 2)" in diagnosis.causes[0].statement
-
-
 def test_more_work_on_a_machine_as_busy_as_before_is_no_contention():
     busy = HEALTHY.levels(process_runq_time=5e8, process_oncpu_time=5e8)
     assert "cpu_contention" not in categories(diagnosed(busy, replace(busy, typical_slowdown=3.0)))
-
-
-def test_threads_that_wait_for_the_interpreters_lock_are_not_too_many_for_the_cores():
-    """On a busy machine: two threads that count, of a parent that otherwise only waits for its workers."""
-    base = replace(HEALTHY, operators=(), gaps_ms=40.0).levels(
-        process_oncpu_time=1e8, process_runq_time=2.5e8, process_voluntary_ctx_switches=500.0, num_threads=4.0
-    )
-    hogs = replace(base, gaps_ms=160.0).levels(
-        process_oncpu_time=8e8, process_runq_time=6e8, process_voluntary_ctx_switches=1000.0, num_threads=6.0,
-        process_involuntary_ctx_switches=400.0,
-    )  # fmt: skip
-    diagnosis = diagnosed(base, hogs)
-    assert categories(diagnosis) == ["gil_contention"]
-    reason = next(row.reason for row in diagnosis.ruled_out if row.category == "thread_oversubscription")
-    assert reason == "1.4 of its threads were ready at a time, and there are 2 cores"
-
-
-def test_new_threads_that_hold_pythons_lock_contend_for_it_and_not_for_cores():
-    """Operators are what takes longer, as with too many threads; samples of who holds the lock tell them apart."""
-    base = HEALTHY.levels(
-        process_oncpu_time=9e8, process_runq_time=5e7, process_voluntary_ctx_switches=50.0, num_threads=4.0
-    )
-    slower = replace(base, typical_slowdown=3.0).levels(
-        process_oncpu_time=1.5e9, process_runq_time=1.8e9, process_voluntary_ctx_switches=900.0, num_threads=7.0,
-        process_involuntary_ctx_switches=900.0,
-    )  # fmt: skip
-    held = {"Thread-# (count)": LockHeld(0.9, 20)}
-    assert causes_of(base, slower) == ["thread_oversubscription"]
-    assert causes_of(base, slower, {"QueueFeederThread": LockHeld(0.0, 0)}, held) == ["gil_contention"]
-    # Threads that the base has as well are the job's own, and a few looks may be chance.
-    assert causes_of(base, slower, held, held) == ["thread_oversubscription"]
-    few = {"new": LockHeld(0.9, 3)}
-    assert causes_of(base, slower, {}, few) == ["thread_oversubscription"]
-    # Other ranks run the same program: a few looks at each of them are enough together.
-    before, after = (compare_runs([[locked(base, {})]], [[locked(slower, few)]]).pairs[0] for _ in range(2))
-    view = view_of(before, effects((before,)), (after,))
-    assert held_by_new_threads(view).is_real
-    assert new_threads(view) == "the new thread new"
-
-
-def causes_of(base, other, base_held=None, other_held=None):
-    runs = locked(base, base_held), locked(other, other_held)
-    return [cause.category for cause in compare_runs([[runs[0]]], [[runs[1]]]).causes]
-
-
-def locked(job, held):
-    return replace(recorded(job), lock_held=held)

@@ -142,6 +142,23 @@ def test_retries_of_the_allocator_are_pressure():
     assert diagnosis.causes[0].device == "gpu0"
 
 
+@pytest.mark.parametrize(
+    ("pages", "growth_bytes", "named"),
+    [
+        (6000, 1e6, True),
+        (1500, 1e6, False),  # at 1 µs each too little of a cycle of 78 ms
+        (6000, 6000 * 4096, False),  # memory that grows, whose pages are new once
+    ],
+)
+def test_pages_that_are_new_in_each_cycle_are_pressure(pages, growth_bytes, named):
+    ms = 4 * pages / 1000
+    other = replace(BASE, typical_slowdown=1 + ms / 78, growth_bytes=growth_bytes)
+    per_s = pages / (0.078 + ms / 1000)
+    before = BASE.levels(process_minor_faults=75.0)
+    found = diagnosed(before, replace(other, resources=before.levels(process_minor_faults=per_s).resources))
+    assert ("memory_pressure" in categories(found)) is named
+
+
 def test_pressure_nobody_recorded_is_asked_for():
     bare = BASE.without("process_major_faults", "host_mem_available")
     assert "memory_pressure" in not_judged(diagnosed(bare, bare))

@@ -93,7 +93,8 @@ def sampled(recording, **functions):
     """The same with functions of the main thread, each with its share of the first and of the last third of the run."""
     rows = [(name, (early + late) / 2, early, late) for name, (early, late) in functions.items()]
     frame = pl.DataFrame(rows, ("function", "share_ratio", "early_ratio", "late_ratio"), orient="row")
-    return replace(recording, python_functions=frame.with_columns(n_samples=3000, n_independent=3000.0))
+    visits = {"n_visits": (3000 * pl.col("share_ratio")).cast(pl.Int64), "n_all_visits": 3000}
+    return replace(recording, python_functions=frame.with_columns(n_samples=3000, n_independent=3000.0, **visits))
 
 
 @pytest.mark.parametrize(

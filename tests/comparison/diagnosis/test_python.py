@@ -123,7 +123,8 @@ def sampled(job, seed, **functions):
 def steady(shares, n):
     """So many samples of functions whose share is the same all over the run."""
     share = pl.col("share_ratio")
-    return shares.with_columns(n_samples=n, n_independent=float(n), early_ratio=share, late_ratio=share)
+    counts = {"n_samples": n, "n_independent": float(n), "n_all_visits": n}
+    return shares.with_columns(**counts, n_visits=(share * n).cast(pl.Int64), early_ratio=share, late_ratio=share)
 
 
 def compared(base, other):
@@ -225,8 +226,17 @@ def test_a_function_is_shown_as_evidence_once():
 
 
 def visits(run, n):
-    """The same with samples that are worth so many independent ones."""
-    return replace(run, python_functions=run.python_functions.with_columns(n_independent=pl.lit(float(n))))
+    """The same with samples of so many visits."""
+    share = pl.col("share_ratio")
+    counts = {"n_independent": float(n), "n_visits": (share * n).cast(pl.Int64), "n_all_visits": n}
+    return replace(run, python_functions=run.python_functions.with_columns(**counts))
+
+
+def test_many_visits_of_a_function_that_the_base_does_not_have_say_more_than_their_uncertain_share():
+    base, other = sampled(BASE, 0, step=1.0), sampled(SLOW, 1, step=0.8, **{WAIT: 0.2})
+    few, uncertain = visits(other, 16), other.python_functions.with_columns(n_independent=16.0)
+    assert "lock_contention" not in causes_of(visits(base, 50), few)
+    assert "lock_contention" in causes_of(visits(base, 50), replace(other, python_functions=uncertain))
 
 
 def test_a_single_long_visit_of_a_function_is_no_overhead():
@@ -242,3 +252,13 @@ def test_a_function_whose_share_differs_as_much_among_repeats_is_no_overhead():
 
 def test_without_a_profile_longer_waits_for_other_processes_are_no_overhead():
     assert "host_overhead" not in causes_of(plain_loop(20.0, waits=1.0), plain_loop(28.0, waits=1.0))
+
+
+TAKES = "waits for an item: batches (train.py)"
+
+
+@pytest.mark.parametrize("base", [BASE, replace(BASE, loading_ms=0.0)], ids=["with a loader", "without one"])
+def test_waits_for_a_queue_that_another_thread_fills_are_data_loading(base):
+    other = replace(base, gaps_ms=25.0)
+    found = causes_of(sampled(base, 0, step=1.0), sampled(other, 1, step=0.7, **{TAKES: 0.3}))
+    assert found[0] == ("host_overhead" if base.loading_ms else "data_loading")

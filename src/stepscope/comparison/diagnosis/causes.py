@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,6 +17,7 @@ from stepscope.comparison.diagnosis import (
     operators,
     over_time,
     python,
+    threads,
     workload,
 )
 from stepscope.comparison.diagnosis.case import COLLECTIVES, Case, Judgement, Missing, Rule, Suspect, View, views
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 #: Every rule that judges one pair of processes.
 RULES: tuple[Rule, ...] = (
     *cpu.RULES,
+    *threads.RULES,
     *gpu.RULES,
     *links.RULES,
     *io.RULES,
@@ -74,13 +77,13 @@ FOLLOWS: dict[str, tuple[str, ...]] = {
     "network": ("straggler_rank", "slow_tail"),
     "disk_io": ("host_overhead", "gil_contention", *_WHEN),
     "data_loading": ("disk_io", "host_overhead", "slow_tail", "periodic_work"),
-    "python_gc": ("host_overhead", "slow_tail", "periodic_work"),
+    "python_gc": ("host_overhead", "slow_tail", "periodic_work", "memory_pressure"),
     "periodic_work": ("slow_operator", "workload_change", "slow_tail", *_HOST),
     "growing_steps": ("slow_operator", "slow_tail", *_HOST),
     "slow_tail": ("host_overhead",),
-    "slow_operator": ("slow_kernel", "host_overhead", "memory_growth"),
+    "slow_operator": ("slow_kernel", "host_overhead", "memory_growth", "memory_pressure"),
     "slow_kernel": ("host_overhead",),
-    "memory_pressure": ("disk_io", "host_overhead"),
+    "memory_pressure": ("disk_io", "host_overhead", "slow_operator"),
     "memory_growth": (
         "workload_change",
         "slow_operator",
@@ -96,6 +99,7 @@ FOLLOWS: dict[str, tuple[str, ...]] = {
         "data_loading",
         "python_gc",
         "memory_growth",
+        "memory_pressure",
         "cpu_contention",
         "slow_tail",
         "periodic_work",
@@ -131,8 +135,11 @@ _OTHER_WORK = 0.85
 _CERTAIN_SHARE, _LIKELY_SHARE = 0.5, 0.25
 #: The highest confidence of what is called likely, and possible.
 _LIKELY, _POSSIBLE = 0.89, 0.59
-#: Single slow steps are where time is lost in the program if they account for so much of it.
-_MOST_OF = 0.75
+#: Slow steps, or steps that grow, are when time is lost at a place in the program if they account for so much of it.
+#: What a step grows by is known as half of its rise, which is less where growth begins late.
+_PLACE_OF = {"slow_tail": 0.75, "growing_steps": 0.5}
+#: Memory that grows is why steps grow if it accounts for so much of that.
+_SOME_OF = 0.25
 #: Part of a change that slow steps account for if they are what is told of it.
 _HALF = 0.5
 #: A consequence that explains less than this share of the difference is never a cause of its own.
@@ -398,22 +405,26 @@ def _reasons_first(suspects: Sequence[Suspect]) -> list[Suspect]:
 
     A compiler's own threads keep cores and Python's lock busy, so what follows from it comes after it, too.
 
-    Where single slow steps lose what is lost somewhere in the program, that place is why they are slow.
+    Where slow steps, or steps that grow, lose what is lost somewhere in the program, that place is why.
     """
 
     def is_bare(suspect: Suspect) -> bool:
         return suspect.cause.category in _WHEN or _is_where(suspect)
 
+    def is_of_memory(late: Suspect, each: Suspect) -> bool:
+        return (late.cause.category, each.cause.category) == ("growing_steps", "memory_growth")
+
     def has_reason(late: Suspect) -> bool:
         return any(
-            late.cause.category in FOLLOWS.get(each.cause.category, ()) and each.affected_ns >= 0.5 * late.affected_ns
+            late.cause.category in FOLLOWS.get(each.cause.category, ())
+            and each.affected_ns >= (_SOME_OF if is_of_memory(late, each) else 0.5) * late.affected_ns
             for each in suspects
-            if (is_bare(late) and not is_bare(each)) or each.cause.category in _BY_CALLS
+            if (is_bare(late) and not is_bare(each)) or each.cause.category in _BY_CALLS or is_of_memory(late, each)
         )
 
     def is_of_slow_steps(where: Suspect) -> bool:
         return _is_where(where) and any(
-            each.cause.category == "slow_tail" and each.affected_ns >= _MOST_OF * where.affected_ns for each in suspects
+            each.affected_ns >= _PLACE_OF.get(each.cause.category, math.inf) * where.affected_ns for each in suspects
         )
 
     return sorted(suspects, key=lambda suspect: (has_reason(suspect), is_of_slow_steps(suspect)))
@@ -431,7 +442,7 @@ def _folded(suspects: Sequence[Suspect], reference: float) -> list[Cause]:
         above = next((i for i, best in enumerate(chosen) if _follows(suspect, best, reference)), None)
         if above is None:
             chosen.append(suspect)
-        elif chosen[above].cause.category == "slow_tail":
+        elif chosen[above].cause.category in _PLACE_OF:
             places.setdefault(above, []).extend(replace(row, role="supporting") for row in suspect.cause.evidence)
         else:
             text = f"{suspect.cause.category}: {suspect.cause.statement}"

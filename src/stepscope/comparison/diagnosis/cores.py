@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from stepscope.comparison.diagnosis.case import View
     from stepscope.comparison.model import LockHeld
 
+#: A neighbour that matters keeps at least half a core busy.
+HALF_CORE = 0.5
+#: Time waiting for cores that matters, as a share of a cycle.
+WAITING = 0.05
 #: Slow steps that spend this part of their extra time waiting for a core are slow because of it.
 MOSTLY_WAITS = 0.4
 #: Waits of a process and of its workers, this many times as often, are for each other.
@@ -22,6 +26,8 @@ _OFTEN = 3.0
 _TURN_NS = 2.5e5
 #: Fewer looks at Python's lock that find another thread holding it may be chance.
 _LEAST_HELD = 5
+#: How Python calls the thread that the job's own program begins in.
+_MAIN = "MainThread"
 
 
 def waited(view: View) -> Change:
@@ -63,25 +69,30 @@ def exchanges(view: View) -> tuple[Change, Change] | None:
     return (own, theirs) if own.rose(times=_OFTEN, by=1.0) and theirs.rose(times=_OFTEN, by=1.0) else None
 
 
-def held_by_new_threads(view: View) -> Change:
-    """Time per cycle in which threads that the base lacks held Python's lock, from samples of who holds it.
+def held_by_others(view: View) -> Change:
+    """Time per cycle in which threads other than the main one held Python's lock, beyond what they do in the base.
 
     It is the mean of the job's processes, which run one program and start the same threads: samples of one may be few.
     """
     base, other = _lock_samples(view, "base"), _lock_samples(view, "other")
     if not base or not other or not view.run_step.is_known:
         return ABSENT
-    new = [held for _, held in _new_holders(base, other)]
-    share = min(sum(held.share_ratio for held in new) / len(other), 1.0)
-    is_real = sum(held.n_samples for held in new) >= _LEAST_HELD
+    holders = _holders(base, other)
+    share = min(sum(more for _, more, _ in holders) / len(other), 1.0)
+    is_real = sum(n for _, _, n in holders) >= _LEAST_HELD
     return Change(0.0, share * (view.run_step.other or 0.0), is_real=is_real, unit="ns")
 
 
-def new_threads(view: View) -> str:
-    """The name of the new thread that held Python's lock longest."""
-    holders = _new_holders(_lock_samples(view, "base"), _lock_samples(view, "other"))
-    name, _ = max(holders, key=lambda row: row[1].share_ratio, default=("new threads", None))
-    return f"the new thread {name}" if holders else name
+def times_asked(view: View) -> int:
+    """How often samples found a thread of the other run that held Python's lock."""
+    return sum(held.n_samples for run in _lock_samples(view, "other") for held in run.values())
+
+
+def holder(view: View) -> str:
+    """The thread that held Python's lock longest, beyond what it does in the base."""
+    holders = _holders(_lock_samples(view, "base"), _lock_samples(view, "other"))
+    name, _, _ = max(holders, key=lambda row: row[1], default=("other threads", 0.0, 0))
+    return f"the thread {name}" if holders else name
 
 
 def _lock_samples(view: View, side: str) -> list[Mapping[str, LockHeld]]:
@@ -90,8 +101,21 @@ def _lock_samples(view: View, side: str) -> list[Mapping[str, LockHeld]]:
     return [run.lock_held for run in runs if run.lock_held is not None]
 
 
-def _new_holders(base: list[Mapping[str, LockHeld]], other: list[Mapping[str, LockHeld]]) -> list[tuple[str, LockHeld]]:
-    return [(name, held) for run in other for name, held in run.items() if not any(name in known for known in base)]
+def _holders(base: list[Mapping[str, LockHeld]], other: list[Mapping[str, LockHeld]]) -> list[tuple[str, float, int]]:
+    """Threads, but the main one, that held the lock for longer: by how much of the time, in how many samples.
+
+    A thread that the base has must hold it twice as long: few samples find it.
+    """
+    before: dict[str, float] = {}
+    for run in base:
+        for name, held in run.items():
+            before[name] = max(before.get(name, 0.0), held.share_ratio)
+    return [
+        (name, held.share_ratio - before.get(name, 0.0), held.n_samples)
+        for run in other
+        for name, held in run.items()
+        if name != _MAIN and held.share_ratio > 2 * before.get(name, 0.0)
+    ]
 
 
 def ran(view: View) -> Change:

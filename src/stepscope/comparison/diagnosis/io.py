@@ -5,7 +5,16 @@ from __future__ import annotations
 from stepscope.comparison.diagnosis.case import Judgement, Missing, Rule, View, not_grown
 from stepscope.comparison.diagnosis.change import ABSENT, Change, evidence, moved, span
 from stepscope.comparison.diagnosis.cores import ran, waited
-from stepscope.comparison.diagnosis.sampled import fetching, grown, is_sampled, time_in, unexplained, waiting
+from stepscope.comparison.diagnosis.sampled import (
+    fetching,
+    grown,
+    is_sampled,
+    taking,
+    time_in,
+    unexplained,
+    waiting,
+    without_wait,
+)
 from stepscope.comparison.model import LOADING, PROCESS, Evidence, RuledOut
 from stepscope.core import units
 
@@ -123,7 +132,7 @@ def data_loading(view: View) -> Judgement:
     name = "data_loading"
     loading = view.part(LOADING)
     if LOADING not in view.parts:
-        if not view.is_profiled and is_sampled(view):
+        if is_sampled(view) and not view.pair.answers_requests:
             return _fetching(view)
         loads = view.work["category"].is_in(["dataloader"]).any()
         return RuledOut(name, "the loader's time is hidden") if loads else Missing(name, "ranges of the data loader")
@@ -178,9 +187,12 @@ def how_spent(view: View, added_ns: float) -> tuple[str, list[Evidence]]:
 
 
 def _fetching(view: View) -> Judgement:
-    """The judgement on data loading without a profile."""
+    """The judgement without ranges of a data loader: by where samples of its stack show the main thread.
+
+    A profile that shows no loader shows what else the thread does, so there only waits for items of a queue count.
+    """
     name = "data_loading"
-    rows = grown(view).filter(fetching())
+    rows = grown(view).filter(taking() if view.is_profiled else taking() | fetching())
     times = unexplained(view, rows, waiting_for_disk(view))
     if times is None:
         return RuledOut(name, "the main thread is in no function longer whose name says that it gets data")
@@ -188,7 +200,7 @@ def _fetching(view: View) -> Judgement:
     how, shown = how_spent(view, lost)
     return view.suspect(
         name,
-        f"The loop waits for its data: {rows['function'][0]} takes"
+        f"The loop waits for its data: {without_wait(rows['function'][0])} takes"
         f" {span(change.base, change.other, 'ns')} per cycle{how}.",
         lost,
         0.75,

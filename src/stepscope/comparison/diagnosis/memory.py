@@ -18,8 +18,8 @@ from stepscope.comparison.diagnosis.case import (
     typical_slowdown,
 )
 from stepscope.comparison.diagnosis.change import Change, evidence, fold, gpu_name, moved, span
-from stepscope.comparison.diagnosis.cores import core_clock, outside_cores, waited
-from stepscope.comparison.diagnosis.cpu import HALF_CORE, STRETCHED
+from stepscope.comparison.diagnosis.cores import HALF_CORE, core_clock, outside_cores, waited
+from stepscope.comparison.diagnosis.cpu import STRETCHED
 from stepscope.comparison.diagnosis.workload import is_other, other_work
 from stepscope.comparison.model import MATRIX_PRODUCTS, PROCESS, RuledOut
 from stepscope.core import units
@@ -51,6 +51,8 @@ _STEADY = 0.8
 _TOUCH_NS = 1.0
 #: What each page costs whose first use is counted, with its size: what grows may be made in memory that is given back.
 _FAULT_NS, _PAGE = 4000.0, 4096
+#: And that of a page with its zeros on a machine that is not virtual.
+_LEAST_FAULT_NS = 1000.0
 #: Memory in which a recorder holds one call until it is written, at most. PyTorch's profiler uses 0.4 to 1.8 KB.
 _EVENT_BYTES = 2048.0
 #: Operators that compute much with each byte. Most others do one operation for each number that they read and write.
@@ -251,13 +253,14 @@ def _levels(run: Observation, device: str, metric: str) -> tuple[Floats, None]:
 
 
 def memory_pressure(view: View) -> Judgement:
-    """There is too little memory: pages are read from disk again or swapped, or the allocator has to retry.
+    """There is too little memory, or memory goes back and is taken again in each cycle.
 
-    Necessary is one of four: major faults cost 3 % of a cycle more at 0.1 ms each (flash; other disks take longer)
+    Necessary is one of five: major faults cost 3 % of a cycle more at 0.1 ms each (flash; other disks take longer)
     while swap is in use or less than half of the base's free memory is left, since a first read of files faults as
     well; or swap use rises by 16 MiB; or the allocator retries more often; or calls that take memory
     from the driver and give it back, for which all work on the device must end, take 3 % of a cycle longer: an
-    allocator that has enough memory keeps it.
+    allocator that has enough memory keeps it; or three times as many pages are new to the process in each cycle,
+    beyond what its memory grows by, which cost 3 % of it at 1 µs each.
     """
     name = "memory_pressure"
     faults = view.per_cycle(PROCESS, "process_major_faults")
@@ -272,7 +275,7 @@ def memory_pressure(view: View) -> Judgement:
     if not faults.is_known and not swap.is_known and not free.is_known:
         return Missing(name, "process_major_faults, process_mem_swap, host_mem_available")
     if not retries and not swaps and (lost < view.least_ns or not lost):
-        return RuledOut(name, _plenty(faults, swap, free))
+        return _from_system(view) or RuledOut(name, _plenty(faults, swap, free))
     shown, says = [], []
     for change, text, device, metric in (
         (faults, "pages fetched from disk, per cycle", PROCESS, "process_major_faults"),
@@ -333,6 +336,33 @@ def _from_driver(view: View) -> Suspect | None:
         device="host",
         advice="look for torch.cuda.empty_cache() in the loop; else memory is short or fragmented: show memory,"
         " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or a smaller batch",
+    )
+
+
+def _from_system(view: View) -> Suspect | None:
+    """The suspect if the process gives memory back to the system and takes it again in each cycle."""
+    pages = view.per_cycle(PROCESS, "process_minor_faults")
+    is_timed = _is_timed(view, PROCESS, _SYSTEMS)
+    grows = [each.per_cycle for each in _growths(view.pair.other, PROCESS, _SYSTEMS, is_timed=is_timed)]
+    again = pages.delta - max(grows, default=0.0) / _PAGE  # memory that grows is taken once, and stays
+    if not pages.rose(times=3) or again * _LEAST_FAULT_NS < view.least_ns or not view.is_slower:
+        return None
+    return view.suspect(
+        "memory_pressure",
+        f"Memory goes back to the system and is taken again: {span(pages.base, pages.other, None)} pages per cycle are"
+        " new to the process. Each costs about 1 to 4 µs, in which it is found and filled with zeros.",
+        again * _FAULT_NS,
+        0.6,
+        [
+            evidence(
+                "pages that are new, per cycle", pages, role="necessary", device=PROCESS, metric="process_minor_faults"
+            )
+        ],
+        resource="memory",
+        device="host",
+        magnitude=pages.ratio,
+        advice="keep buffers from step to step; let the allocator keep memory (MALLOC_TRIM_THRESHOLD_,"
+        " MALLOC_MMAP_THRESHOLD_, jemalloc, tcmalloc); look for malloc_trim in the loop",
     )
 
 

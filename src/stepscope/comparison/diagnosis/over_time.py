@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from stepscope.comparison.diagnosis.case import Judgement, Missing, Rule, View, not_slower
 from stepscope.comparison.diagnosis.change import Change, evidence, span
 from stepscope.comparison.diagnosis.cores import MOSTLY_WAITS, waited, waiting_share, with_workers
+from stepscope.comparison.diagnosis.python import accounted
 from stepscope.comparison.diagnosis.sampled import growing, is_sampled, time_in, unexplained
 from stepscope.comparison.model import Evidence, RuledOut
 from stepscope.comparison.whole_run import Tail, Tails, growth, of_processes
@@ -112,7 +113,8 @@ def growing_steps(view: View) -> Judgement:
     base, other = max(growth(steps)[0] for steps in left), min(growth(steps) for steps in right)
     rise, steadiness = other
     added = 0.5 * (rise - max(base, 0.0))
-    places = growing(view) if is_sampled(view) else None
+    # Samples of a server are of all its time, also of that in which it waits for requests.
+    places = growing(view) if is_sampled(view) and not view.pair.answers_requests else None
     if places is not None and places.height:
         return _growing_in(name, view, places)
     if steadiness < _STEADY or rise < _BEYOND_BASE * max(base, 0.0) or added < view.least_ns:
@@ -133,7 +135,7 @@ def growing_steps(view: View) -> Judgement:
 
 def _growing_in(name: str, view: View, places: pl.DataFrame) -> Judgement:
     """The judgement on functions that take longer and longer, which `growing` gave."""
-    times = unexplained(view, places, 0.0)
+    times = unexplained(view, places, accounted(view))
     if times is None:
         return not_slower(name, view)
     change, added = times

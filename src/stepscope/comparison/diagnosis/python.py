@@ -15,9 +15,9 @@ from stepscope.comparison.diagnosis.case import (
     typical_slowdown,
 )
 from stepscope.comparison.diagnosis.change import Change, evidence, span
-from stepscope.comparison.diagnosis.cpu import COLLECTED
 from stepscope.comparison.diagnosis.io import blocked, blocked_evidence, how_spent, waiting_for_disk
 from stepscope.comparison.diagnosis.sampled import WAITS, fetching, grown, is_sampled, time_in, unexplained, waiting
+from stepscope.comparison.diagnosis.threads import COLLECTED
 from stepscope.comparison.model import PROCESS, RuledOut
 from stepscope.core import units
 from stepscope.core.names import SYNC_OPERATORS, is_graph_launch, is_sync_call, shorten
@@ -149,7 +149,7 @@ def small_calls(view: View) -> Small:
     )
 
 
-def _accounted(view: View) -> float:
+def accounted(view: View) -> float:
     """The time per cycle that collections and files add, which are other causes. Units: ns."""
     spent, disk = view.per_cycle(PROCESS, *COLLECTED), waiting_for_disk(view)
     return max(spent.delta, 0.0) + disk
@@ -187,7 +187,7 @@ def _around(view: View) -> Judgement:
     name = "host_overhead"
     small, gaps = small_calls(view), view.gaps()
     calls_ns = 0.0 if small.replaces else small.cost_ns + small.fed_ns
-    between = _of_run(view, gaps.delta - min(_accounted(view) + _slower(view), gaps.delta)) if gaps.rose() else 0.0
+    between = _of_run(view, gaps.delta - min(accounted(view) + _slower(view), gaps.delta)) if gaps.rose() else 0.0
     waits = view.part("launch and runtime calls", "synchronisation")
     launch = waits.delta if waits.rose() and calls_ns == 0 else 0.0
     lost = max(calls_ns, 0.0) + max(between, 0.0) + max(launch, 0.0)
@@ -257,7 +257,7 @@ def _elsewhere(view: View) -> Judgement:
     if not is_sampled(view):
         return Missing(name, "a profile, or Python stacks: stepscope record --stacks")
     rows = grown(view).filter(~waiting() & ~fetching() & (pl.col("high") >= _NEW * pl.col("low")))
-    times = unexplained(view, rows, _accounted(view))
+    times = unexplained(view, rows, accounted(view))
     if times is None:
         return RuledOut(name, "the main thread is where it was in the base, or waits for others")
     change, lost = times

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import polars as pl
 
+from stepscope.comparison._resources import FROM_QUEUE
 from stepscope.comparison.diagnosis.change import Change, evidence
+from stepscope.comparison.statistics import more_often
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,19 +34,34 @@ FUNCTIONS_SHOWN = 2
 _LEAST_SAMPLES = 30
 #: A function counts if it grew by this many standard deviations of a sampled share, and by this part of the difference.
 _SIGMAS, _LEAST_PART = 3.0, 0.1
-#: It grows during a run if it takes twice as long in the last third as in the first.
-_TWICE = 2.0
+#: Or if it is found more often with that chance, so many times or more, and longer by so many standard deviations:
+#: shares of long visits scatter much, while their number says plainly whether there are more.
+_CHANCE, _LEAST_VISITS, _FEW_SIGMAS = 0.001, 5, 1.5
+#: It grows during a run if what it takes beyond the base doubles from the first third of the run to the last. That it
+#: takes longer than in the base has been tested before, so less is asked of the rise.
+_TWICE, _RISE_SIGMAS = 2.0, 2.5
 _THIRDS = ("early_ratio", "late_ratio")
 
 
 def waiting() -> pl.Expr:
     """Whether a `function` waits for others of the job."""
-    return pl.col("function").str.contains(_WAITING) | pl.col("function").str.starts_with(WAITS)
+    function = pl.col("function")
+    return function.str.contains(_WAITING) | function.str.starts_with(WAITS) | taking()
 
 
 def fetching() -> pl.Expr:
     """Whether a `function` gets data, by its name."""
     return pl.col("function").str.contains(_FETCHING) & ~waiting()
+
+
+def taking() -> pl.Expr:
+    """Whether a `function` waits for the next item of a queue, which another thread or process puts there."""
+    return pl.col("function").str.starts_with(FROM_QUEUE)
+
+
+def without_wait(function: str) -> str:
+    """The function that `taking` describes, without the words that say that it waits."""
+    return function.removeprefix(FROM_QUEUE)
 
 
 def is_sampled(view: View) -> bool:
@@ -57,7 +75,8 @@ def grown(view: View) -> pl.DataFrame:
     if base is None or other is None or not view.same_cycles or not view.step.is_known:
         return pl.DataFrame(schema={"function": pl.String, "low": pl.Float64, "high": pl.Float64})
     both = base.join(other, on="function", how="full", coalesce=True, suffix="_other")
-    unknown = dict.fromkeys(("share", "variance", "spread", "share_other", "variance_other"), 0.0)
+    of_other = ("share_other", "variance_other", "visits_other")
+    unknown = dict.fromkeys(("share", "variance", "spread", "visits", *of_other), 0.0)
     both = both.with_columns(pl.col(name).fill_null(value) for name, value in unknown.items())
     # Samples are of all time, also of that in which a server waits for requests, which its steps leave out.
     step = view.run_step if view.pair.answers_requests else view.step
@@ -66,51 +85,92 @@ def grown(view: View) -> pl.DataFrame:
     repeats = pl.col("spread") ** 2 * (1 + 1 / len(view.pair.base))
     scatter = (pl.col("variance") + repeats) * left**2 + pl.col("variance_other") * right**2
     low, high = pl.col("share") * left, pl.col("share_other") * right
-    both = both.select("function", low=low, high=high, delta=high - low, scatter=scatter.sqrt())
+    both = both.select("function", "^visits.*$", low=low, high=high, delta=high - low, scatter=scatter.sqrt())
     least = max(view.least_ns, _LEAST_PART * abs(view.delta_ns))
-    most = both.filter((pl.col("delta") > least) & (pl.col("delta") > _SIGMAS * pl.col("scatter")))
+    rows = both.filter(pl.col("delta") > least)
+    often = [_more_often(view, before, after) for before, after in rows.select("visits", "visits_other").rows()]
+    sigmas = pl.col("delta") / pl.col("scatter")
+    most = rows.filter((sigmas > _SIGMAS) | (pl.Series(often, dtype=pl.Boolean) & (sigmas > _FEW_SIGMAS)))
     return most.sort("delta", "function", descending=[True, False]).select("function", "low", "high")
+
+
+def _visits(observations: Sequence[Observation]) -> int:
+    """How many visits of functions samples show, in all repeats."""
+    frames = (each.python_functions for each in observations if each.python_functions is not None)
+    return sum(int(frame["n_all_visits"][0]) for frame in frames if frame.height)
+
+
+def _more_often(view: View, before: float, after: float) -> bool:
+    """Whether more of the other run's visits are of a function, by the part that they are of all in both runs."""
+    n_base, n_other = _visits(view.pair.base), _visits(view.pair.other)
+    n = round(after * n_other)
+    return n >= _LEAST_VISITS and more_often(n, n_other, round(before * n_base), n_base) < _CHANCE
 
 
 def growing(view: View) -> pl.DataFrame:
     """What `grown` gives of functions that take longer and longer during the other run, twice as much as in the base.
 
-    Columns: function, low, high, and early and late: its time per cycle in the first and in the last third of the
-    other run (ns).
+    What they take beyond the base doubles from the first third of the run to the last. Columns: function, low, high,
+    and early and late: its time per cycle in these thirds (ns).
     """
     base, other = _rises(view.pair.base), _rises(view.pair.other)
-    step = (view.run_step if view.pair.answers_requests else view.step).other or 0.0
-    early, late = pl.col("early"), pl.col("late")
-    rows = (
-        grown(view).filter(~waiting()).join(other, on="function").join(base, on="function", how="left", suffix="_base")
-    )
-    before = (pl.col("late_base") - pl.col("early_base")).fill_null(0.0)
-    is_rising = (late >= _TWICE * early) & (late - early > _SIGMAS * pl.col("scatter"))
+    step = view.step.other or 0.0
+    rows = grown(view).filter(~waiting())
+    rows = rows.join(other, on="function").join(base, on="function", how="left", suffix="_base")
+    early, late, low = pl.col("early") * step, pl.col("late") * step, pl.col("low")
+    before = (pl.col("late_base") - pl.col("early_base")).fill_null(0.0) * step
+    is_rising = (late - low >= _TWICE * (early - low)) & (late - early > _RISE_SIGMAS * pl.col("scatter") * step)
     rising = rows.filter(is_rising & (late - early > _TWICE * before))
-    return rising.select("function", "low", "high", early=early * step, late=late * step)
+    return rising.select("function", "low", "high", early=early, late=late)
 
 
 def _rises(observations: Sequence[Observation]) -> pl.DataFrame:
-    """Each function's share of the first and of the last third of a run, and how far chance makes them differ.
+    """Each function's time in the first and in the last third of a run, and how far chance makes them differ.
 
-    Of repeats the mean.
+    Of repeats the mean. Units: the mean step of the run.
     """
-    frames = [each.python_functions for each in observations if each.python_functions is not None]
+    frames = []
+    for each in observations:
+        if each.python_functions is not None:
+            steps = dict(zip(_THIRDS, _steps_of_thirds(each.steps), strict=True))
+            frames.append(
+                each.python_functions.select(
+                    "function",
+                    *(pl.col(name) * steps[name] for name in _THIRDS),
+                    # A third of the run has a third of the samples.
+                    variance=pl.sum_horizontal(
+                        pl.col(name) * (1 - pl.col(name)) * steps[name] ** 2 / (pl.col("n_independent") / 3)
+                        for name in _THIRDS
+                    ),
+                )
+            )
     n = max(len(frames), 1)
-    # A third of the run has a third of the samples.
-    variance = pl.sum_horizontal(pl.col(name) * (1 - pl.col(name)) / (pl.col("n_independent") / 3) for name in _THIRDS)
-    rows = pl.concat([frame.select("function", *_THIRDS, variance=variance) for frame in frames])
-    return rows.group_by("function").agg(
-        early=pl.col("early_ratio").sum() / n,
-        late=pl.col("late_ratio").sum() / n,
-        scatter=pl.col("variance").sum().sqrt() / n,
+    return (
+        pl.concat(frames)
+        .group_by("function")
+        .agg(
+            early=pl.col("early_ratio").sum() / n,
+            late=pl.col("late_ratio").sum() / n,
+            scatter=pl.col("variance").sum().sqrt() / n,
+        )
     )
 
 
-def _shares(observations: Sequence[Observation]) -> pl.DataFrame | None:
-    """Each function's share, averaged over repeats, and its variance and spread (standard deviation) over repeats.
+def _steps_of_thirds(steps: pl.DataFrame) -> tuple[float, float]:
+    """The mean step of the first third of the time that TIMED_STEPS take, and of the last, over that of all."""
+    if steps.is_empty():
+        return 1.0, 1.0
+    counts = steps["n_steps"].to_numpy()
+    ends = np.cumsum(steps["dur_ns"].to_numpy() * counts)
+    first = np.interp([ends[-1] / 3, ends[-1] * 2 / 3], ends, np.cumsum(counts))
+    each = counts.sum() / 3
+    return float(each / max(first[0], 1.0)), float(each / max(counts.sum() - first[1], 1.0))
 
-    None with too few samples.
+
+def _shares(observations: Sequence[Observation]) -> pl.DataFrame | None:
+    """Each function's share, averaged over repeats, its variance and spread (standard deviation) over repeats.
+
+    With `visits`, the largest part of a repeat's visits that are of the function. None with too few samples.
     """
     frames = [each.python_functions for each in observations if each.python_functions is not None]
     n_samples = sum(int(frame["n_samples"][0]) for frame in frames if frame.height)
@@ -124,11 +184,12 @@ def _shares(observations: Sequence[Observation]) -> pl.DataFrame | None:
             share=share.sum() / n,
             squares=share.pow(2).sum() / n,
             variance=(share * (1 - share) / pl.col("n_independent")).sum() / n**2,
+            visits=(pl.col("n_visits") / pl.col("n_all_visits")).max(),
         )
     )
     # In repeats without the function its share is 0.
     between = (pl.col("squares") - pl.col("share") ** 2).clip(0.0) * (n / max(n - 1, 1))
-    return sums.select("function", "share", "variance", spread=between.sqrt())
+    return sums.select("function", "share", "variance", "visits", spread=between.sqrt())
 
 
 def unexplained(view: View, rows: pl.DataFrame, accounted_ns: float) -> tuple[Change, float] | None:

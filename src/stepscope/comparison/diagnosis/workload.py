@@ -9,8 +9,7 @@ import polars as pl
 
 from stepscope.comparison.diagnosis.case import Judgement, Missing, Rule, Suspect, not_slower
 from stepscope.comparison.diagnosis.change import Change, change_of, evidence, fold, span
-from stepscope.comparison.diagnosis.cores import exchanges, outside_cores, ran, waited, with_workers
-from stepscope.comparison.diagnosis.cpu import HALF_CORE
+from stepscope.comparison.diagnosis.cores import HALF_CORE, exchanges, outside_cores, ran, waited, with_workers
 from stepscope.comparison.diagnosis.python import SMALL_NS, small_calls
 from stepscope.comparison.diagnosis.sizes import PRODUCTS, most_telling, retyped, share_of_same_work, sizes
 from stepscope.comparison.model import PROCESS, WORKERS, RuledOut

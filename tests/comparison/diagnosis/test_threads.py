@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import pytest
+from faulty_jobs import Job, categories, diagnosed, recorded
+from msgspec.structs import replace
+
+from stepscope.comparison.diagnosis.case import view_of
+from stepscope.comparison.diagnosis.cores import held_by_others, holder
+from stepscope.comparison.effects import effects
+from stepscope.comparison.model import LockHeld
+from stepscope.comparison.verdict import compare_runs
+
+HEALTHY = Job()
+
+
+def hogged(job):
+    """A Python thread that never rests: the process keeps the core, and its threads wait for one another."""
+    slower = replace(job, typical_slowdown=1.6, gaps_ms=50.0)
+    return slower.levels(process_runq_time=7.5e8, process_voluntary_ctx_switches=190.0, num_threads=3.0,
+                         process_involuntary_ctx_switches=300.0)  # fmt: skip
+
+
+def first(base, other):
+    diagnosis = diagnosed(base, other)
+    assert diagnosis.causes, diagnosis.ruled_out
+    return diagnosis.causes[0]
+
+
+def test_a_thread_that_holds_the_interpreter_is_found():
+    cause = first(HEALTHY, hogged(HEALTHY))
+    assert cause.category == "gil_contention"
+    assert "3 threads (was 2)" in cause.statement
+
+
+@pytest.mark.parametrize(("turns", "named"), [(400.0, "gil_contention"), (60.0, "host_overhead")])
+def test_a_thread_that_was_there_before_is_seen_by_the_turns_that_threads_take(turns, named):
+    waits = replace(HEALTHY, gaps_ms=50.0).levels(process_voluntary_ctx_switches=turns)
+    assert categories(diagnosed(HEALTHY, waits))[0] == named
+
+
+def test_a_loop_in_the_main_thread_holds_no_lock():
+    assert categories(diagnosed(HEALTHY, replace(HEALTHY, gaps_ms=30.0))) == ["host_overhead"]
+
+
+def test_a_loader_that_works_hard_holds_no_lock():
+    busy = replace(HEALTHY, loading_ms=40.0).levels(process_voluntary_ctx_switches=60.0)
+    assert categories(diagnosed(HEALTHY, busy)) == ["data_loading"]
+
+
+def test_switches_of_a_program_that_waits_for_files_are_no_lock():
+    writes = replace(HEALTHY, gaps_ms=30.0).levels(
+        process_voluntary_ctx_switches=200.0, process_write_bytes_rate=5e6, process_oncpu_time=7.5e8
+    )
+    assert "gil_contention" not in categories(diagnosed(HEALTHY, writes))
+
+
+def test_threads_that_push_each_other_off_the_cores_are_too_many():
+    slower = replace(HEALTHY, typical_slowdown=1.6)
+    crowded = slower.levels(num_threads=34.0, process_runq_time=5e9, process_involuntary_ctx_switches=900.0)
+    diagnosis = diagnosed(HEALTHY, crowded)
+    assert categories(diagnosis) == ["thread_oversubscription"]
+    assert "34 threads (was 2)" in diagnosis.causes[0].statement
+
+
+def test_threads_that_wait_for_the_interpreters_lock_are_not_too_many_for_the_cores():
+    """On a busy machine: two threads that count, of a parent that otherwise only waits for its workers."""
+    base = replace(HEALTHY, operators=(), gaps_ms=40.0).levels(
+        process_oncpu_time=1e8, process_runq_time=2.5e8, process_voluntary_ctx_switches=500.0, num_threads=4.0
+    )
+    hogs = replace(base, gaps_ms=160.0).levels(
+        process_oncpu_time=8e8, process_runq_time=6e8, process_voluntary_ctx_switches=1000.0, num_threads=6.0,
+        process_involuntary_ctx_switches=400.0,
+    )  # fmt: skip
+    diagnosis = diagnosed(base, hogs)
+    assert categories(diagnosis) == ["gil_contention"]
+    reason = next(row.reason for row in diagnosis.ruled_out if row.category == "thread_oversubscription")
+    assert reason == "1.4 of its threads were ready at a time, and there are 2 cores"
+
+
+def test_new_threads_that_hold_pythons_lock_contend_for_it_and_not_for_cores():
+    """Operators are what takes longer, as with too many threads; samples of who holds the lock tell them apart."""
+    base = HEALTHY.levels(
+        process_oncpu_time=9e8, process_runq_time=5e7, process_voluntary_ctx_switches=50.0, num_threads=4.0
+    )
+    slower = replace(base, typical_slowdown=3.0).levels(
+        process_oncpu_time=1.5e9, process_runq_time=1.8e9, process_voluntary_ctx_switches=900.0, num_threads=7.0,
+        process_involuntary_ctx_switches=900.0,
+    )  # fmt: skip
+    held = {"Thread-# (count)": LockHeld(0.9, 20)}
+    assert causes_of(base, slower) == ["thread_oversubscription"]
+    assert causes_of(base, slower, {"QueueFeederThread": LockHeld(0.0, 0)}, held) == ["gil_contention"]
+    # Threads that the base has as well are the job's own, and a few looks may be chance.
+    assert causes_of(base, slower, held, held) == ["thread_oversubscription"]
+    few = {"new": LockHeld(0.9, 3)}
+    assert causes_of(base, slower, {}, few) == ["thread_oversubscription"]
+    # Other ranks run the same program: a few looks at each of them are enough together.
+    before, after = (compare_runs([[locked(base, {})]], [[locked(slower, few)]]).pairs[0] for _ in range(2))
+    view = view_of(before, effects((before,)), (after,))
+    assert held_by_others(view).is_real
+    assert holder(view) == "the thread new"
+
+
+def test_samples_of_who_holds_the_lock_are_enough_by_themselves_and_rule_it_out():
+    base, slower = HEALTHY, replace(HEALTHY, typical_slowdown=1.5)
+    main = {"MainThread": LockHeld(0.3, 20)}
+    known = {**main, "metrics": LockHeld(0.02, 2)}
+    assert causes_of(base, slower, known, {**main, "metrics": LockHeld(0.3, 20)}) == ["gil_contention"]
+    # As rarely as in the base, or by the main thread alone.
+    assert "gil_contention" not in causes_of(base, slower, known, {**main, "metrics": LockHeld(0.03, 3)})
+    hog = hogged(HEALTHY)
+    assert causes_of(base, hog)[0] == "gil_contention"
+    assert causes_of(base, hog, main, {**main, "metrics": LockHeld(0.3, 20)})[0] == "gil_contention"
+    assert "gil_contention" not in causes_of(base, hog, main, main)
+
+
+def test_while_no_thread_runs_none_holds_the_lock():
+    asleep = replace(hogged(HEALTHY), gaps_ms=120.0).levels(process_oncpu_time=7e8, process_runq_time=0.0)
+    assert "gil_contention" not in categories(diagnosed(HEALTHY, asleep))
+
+
+def causes_of(base, other, base_held=None, other_held=None):
+    runs = locked(base, base_held), locked(other, other_held)
+    return [cause.category for cause in compare_runs([[runs[0]]], [[runs[1]]]).causes]
+
+
+def locked(job, held):
+    return replace(recorded(job), lock_held=held)
