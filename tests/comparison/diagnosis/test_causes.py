@@ -202,17 +202,20 @@ FAULTS = {
     st.booleans(),
     st.integers(0, 1000),
 )
-def test_a_cause_has_the_sign_of_the_change_and_at_least_a_tenth_and_at_most_all_of_its_size(faults, is_back, seed):
+def test_a_cause_has_the_sign_of_the_change_and_at_least_a_tenth_or_much_of_what_others_leave(faults, is_back, seed):
     other = BASE
     for name, size in faults.items():
         other = FAULTS[name](other, size)
     case = case_of(*((other, BASE) if is_back else (BASE, other)), seed=seed)
-    for cause in diagnose(case).causes:
+    causes = diagnose(case).causes
+    for cause in causes:
         assert abs(cause.explained_ns) <= abs(case.step_time.delta) * 1.001
         if case.step_verdict != "different":
             continue
         share = cause.explained_ns / case.step_time.delta
-        assert share >= 0.1 or (share == 0 and cause.category in STATES)
+        larger = sum(each.explained_ns for each in causes if each.explained_ns > cause.explained_ns)
+        is_much_of_rest = share >= 0.25 * (1 - larger / case.step_time.delta)
+        assert share >= 0.1 or (share == 0 and cause.category in STATES) or is_much_of_rest
         assert cause.certainty != "certain" or share >= 0.5
 
 

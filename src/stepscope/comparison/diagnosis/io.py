@@ -198,17 +198,24 @@ def _fetching(view: View) -> Judgement:
         return RuledOut(name, "the main thread is in no function longer whose name says that it gets data")
     change, lost = times
     how, shown = how_spent(view, lost)
+    first = str(rows["function"][0])
+    took, advice = f"{first} takes", "get data ahead of time, in another process or thread, or make a batch cheaper"
+    if (taker := without_wait(first)) != first:
+        took = f"{taker} waits for the next item of a queue,"
+        advice = (
+            "see what fills the queue (stepscope show python-stacks --idle): make it faster, or let more threads or"
+        )
+        advice += " processes do it"
     return view.suspect(
         name,
-        f"The loop waits for its data: {without_wait(rows['function'][0])} takes"
-        f" {span(change.base, change.other, 'ns')} per cycle{how}.",
+        f"The loop waits for its data: {took} {span(change.base, change.other, 'ns')} per cycle{how}.",
         lost,
         0.75,
         [*time_in(rows), *shown],
         resource="data loader",
         device="host",
         magnitude=change.ratio,
-        advice="get data ahead of time, in another process or thread, or make a batch cheaper",
+        advice=advice,
     )
 
 

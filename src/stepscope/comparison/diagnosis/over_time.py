@@ -144,8 +144,8 @@ def _growing_in(name: str, view: View, places: pl.DataFrame) -> Judgement:
     rise = Change(first, last, is_real=True, unit="ns")
     return view.suspect(
         name,
-        f"the main thread spends longer and longer in {where}: {span(first, last, 'ns')} per cycle from the first third"
-        " of the run to the last",
+        f"the main thread spends longer and longer in {where}: {units.duration(first)} per cycle in the first third of"
+        f" the run, {units.duration(last)} in the last",
         added,
         0.8,
         [
