@@ -232,22 +232,31 @@ def _shares(found: list[Answer]) -> tuple[str, ...]:
 
 
 def of_mixed(found: list[Answer]) -> list[str]:
-    """A row for each pair of faults: what was named, and the part of each beside what it adds alone."""
+    """A row for each pair of faults: what was named, and the part of each beside what it adds alone.
+
+    A fault that alone adds less than `SMALL` has nothing to be found by, so pairs without such a one count apart.
+    """
     alone = {(a.run.job, a.run.fault): a for a in found if len(a.run.faults) == 1 and a.run.number == 2}
-    rows, both, parts = [], [], []
+    rows: list[tuple[str, ...]] = []
+    both: dict[bool, list[bool]] = {True: [], False: []}
+    parts: dict[bool, list[bool]] = {True: [], False: []}
     for a in (a for a in found if a.run.job in MIXED and len(a.run.faults) == 2):
+        singles = [alone.get((a.run.job, fault)) for fault in a.run.faults]
+        matter = all(single is not None and single.change >= SMALL for single in singles)
         cells = []
-        for fault in a.run.faults:
-            single, part = alone.get((a.run.job, fault)), a.part_of(fault)
-            truth = single.change * single.base_ns if single is not None else None
+        for fault, single in zip(a.run.faults, singles, strict=True):
+            part, truth = a.part_of(fault), single.change * single.base_ns if single is not None else None
             said = "–" if part is None else f"{part / 1e6:.1f}"
             cells.append(f"{said} of {truth / 1e6:.1f} ms" if truth is not None else f"{said} ms")
             if truth is not None:
-                parts.append(part is not None and abs(part - truth) <= _PART * truth)
-        both.append(a.is_right)
-        rows.append((f"{a.run.job}: {a.run.fault}", f"{a.change:+.0%}", *cells, ", ".join(a.names) or a.verdict))
+                parts[matter].append(part is not None and abs(part - truth) <= _PART * truth)
+        both[matter].append(a.is_right)
+        name = f"{a.run.job}: {a.run.fault}" + ("" if matter else " *")
+        rows.append((name, f"{a.change:+.0%}", *cells, ", ".join(a.names) or a.verdict))
     heads = ("two faults", "change", "part of the first", "part of the second", "named")
-    summary = f"Both named: {share(both)}. Parts within a third: {share(parts)}."
+    some, others = share(both[True]), share(both[False])
+    named = f"Both named: {some} where each alone adds {SMALL:.0%} or more, {others} of others (*)."
+    summary = f"{named} Parts within a third: {share(parts[True])} and {share(parts[False])}."
     return [*lines(heads, rows), "", summary] if rows else []
 
 

@@ -92,10 +92,15 @@ def test_of_two_faults_both_must_be_named_and_each_with_about_what_it_adds_alone
         answer("layout", 2.0, "layout_copies"),
         answer("layout+fsync", 2.5, "layout_copies", "disk_io"),
         answer("lock+layout", 2.5, "layout_copies"),
+        answer("sleep", 0.01),
+        answer("sleep+fsync", 0.5, "disk_io"),
     ]
     text = gym_scores.page(rows)
     assert "| image: layout+fsync | +250% | 0.5 of 2.0 ms | 0.5 of 0.5 ms | layout_copies, disk_io |" in text
-    assert "Both named: 1 of 2 (50 %). Parts within a third: 1 of 3 (33 %)." in text
+    # What a lock adds alone is unknown, and the sleep alone adds next to nothing.
+    assert "| image: lock+layout * |" in text
+    assert "Both named: 1 of 1 (100 %) where each alone adds 3% or more, 0 of 2 (0 %) of others (*)." in text
+    assert "Parts within a third: 1 of 2 (50 %) and 1 of 3 (33 %)." in text
 
 
 def test_the_first_recordings_have_all_jobs_and_a_severity_is_whole_before_the_next_begins():
