@@ -16,6 +16,7 @@ from stepscope.analyses.common.windows import HOST
 from stepscope.analyses.program.python_stacks import python_stacks
 from stepscope.comparison.model import (
     BLOCKER,
+    FROM_QUEUE,
     NEIGHBOURS,
     OBSERVED_COUNTERS,
     ON_DEVICE,
@@ -39,8 +40,7 @@ _HOUR = 3600.0
 _KIB = 1024
 #: When a visit of a stack begins and ends.
 _ENDS = (pl.col("ts_ns"), pl.col("ts_ns") + pl.col("dur_ns"))
-#: How a wait for the next item of a queue is called: by the function that takes it.
-FROM_QUEUE = "waits for an item: "
+#: Frames that wait for an item of a queue.
 _QUEUE = r"^(?:Queue|SimpleQueue|PriorityQueue|LifoQueue)\.get \((?:.*/)?(?:multiprocessing/)?queues?\.py"
 #: Number of functions of each accelerator, longest first, for which resources are averaged.
 _LONGEST = 8

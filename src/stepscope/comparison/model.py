@@ -34,6 +34,8 @@ NEIGHBOURS, ON_DEVICE = "neighbours", "process_gpu_usage"
 WINDOWS = "windows of time"
 #: Prefix of a device that is another process, which had the core while this one waited for it.
 BLOCKER = "behind "
+#: How a wait for the next item of a queue is called: by the function that takes it.
+FROM_QUEUE = "waits for an item: "
 #: The names of all causes.
 CATEGORIES = (
     "cpu_contention", "cpu_frequency", "gpu_frequency", "gpu_contention", "interconnect_nvlink", "interconnect_pcie",

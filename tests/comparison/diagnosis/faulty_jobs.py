@@ -267,3 +267,17 @@ def bigger(job, times, names=None):
 
 def categories(diagnosis):
     return [cause.category for cause in diagnosis.causes]
+
+
+def hogged(job):
+    """A Python thread that never rests: the process keeps the core, and its threads wait for one another."""
+    slower = replace(job, typical_slowdown=1.6, gaps_ms=50.0)
+    return slower.levels(process_runq_time=7.5e8, process_voluntary_ctx_switches=190.0, num_threads=3.0,
+                         process_involuntary_ctx_switches=300.0)  # fmt: skip
+
+
+def first(base, other):
+    """The first cause of the difference."""
+    diagnosis = diagnosed(base, other)
+    assert diagnosis.causes, diagnosis.ruled_out
+    return diagnosis.causes[0]

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from faulty_jobs import MS, Job, Op, case_of, categories, diagnosed, gpu_job, not_judged
+from faulty_jobs import MS, Job, Op, case_of, categories, diagnosed, first, gpu_job, hogged, not_judged
 from msgspec.structs import replace
 
 from stepscope.comparison.diagnosis.case import Suspect, views
@@ -24,19 +24,6 @@ def contended(job, hogs=2):
         process_oncpu_time=1e9 * share, process_cpu_usage=100 * share, process_runq_time=1e9 * (1 - share),
         process_involuntary_ctx_switches=80.0,
     )  # fmt: skip
-
-
-def hogged(job):
-    """A Python thread that never rests: the process keeps the core, and its threads wait for one another."""
-    slower = replace(job, typical_slowdown=1.6, gaps_ms=50.0)
-    return slower.levels(process_runq_time=7.5e8, process_voluntary_ctx_switches=190.0, num_threads=3.0,
-                         process_involuntary_ctx_switches=300.0)  # fmt: skip
-
-
-def first(base, other):
-    diagnosis = diagnosed(base, other)
-    assert diagnosis.causes, diagnosis.ruled_out
-    return diagnosis.causes[0]
 
 
 @pytest.mark.slow

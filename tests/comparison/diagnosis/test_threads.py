@@ -1,29 +1,16 @@
 from __future__ import annotations
 
 import pytest
-from faulty_jobs import Job, categories, diagnosed, recorded
+from faulty_jobs import Job, categories, diagnosed, first, hogged, recorded
 from msgspec.structs import replace
 
 from stepscope.comparison.diagnosis.case import view_of
-from stepscope.comparison.diagnosis.cores import held_by_others, holder
+from stepscope.comparison.diagnosis.cores import held_by_threads, holder
 from stepscope.comparison.effects import effects
 from stepscope.comparison.model import LockHeld
 from stepscope.comparison.verdict import compare_runs
 
 HEALTHY = Job()
-
-
-def hogged(job):
-    """A Python thread that never rests: the process keeps the core, and its threads wait for one another."""
-    slower = replace(job, typical_slowdown=1.6, gaps_ms=50.0)
-    return slower.levels(process_runq_time=7.5e8, process_voluntary_ctx_switches=190.0, num_threads=3.0,
-                         process_involuntary_ctx_switches=300.0)  # fmt: skip
-
-
-def first(base, other):
-    diagnosis = diagnosed(base, other)
-    assert diagnosis.causes, diagnosis.ruled_out
-    return diagnosis.causes[0]
 
 
 def test_a_thread_that_holds_the_interpreter_is_found():
@@ -96,7 +83,7 @@ def test_new_threads_that_hold_pythons_lock_contend_for_it_and_not_for_cores():
     # Other ranks run the same program: a few looks at each of them are enough together.
     before, after = (compare_runs([[locked(base, {})]], [[locked(slower, few)]]).pairs[0] for _ in range(2))
     view = view_of(before, effects((before,)), (after,))
-    assert held_by_others(view).is_real
+    assert held_by_threads(view).is_real
     assert holder(view) == "the thread new"
 
 

@@ -59,6 +59,7 @@ def small(monkeypatch):
     """Parts of some kB, so that a small file has several."""
     monkeypatch.delenv("POLARS_MAX_THREADS", raising=False)
     monkeypatch.setattr(parts, "_LEAST_BYTES", 4_000)
+    monkeypatch.setattr(kineto, "_LEAST_FOR_PARTS", 0)
     monkeypatch.setattr(parts, "_UNPACKED", 100)
     for module in (parts, _source):
         monkeypatch.setattr(module, "CHUNK", 1 << 10)

@@ -69,7 +69,7 @@ def exchanges(view: View) -> tuple[Change, Change] | None:
     return (own, theirs) if own.rose(times=_OFTEN, by=1.0) and theirs.rose(times=_OFTEN, by=1.0) else None
 
 
-def held_by_others(view: View) -> Change:
+def held_by_threads(view: View) -> Change:
     """Time per cycle in which threads other than the main one held Python's lock, beyond what they do in the base.
 
     It is the mean of the job's processes, which run one program and start the same threads: samples of one may be few.

@@ -93,8 +93,8 @@ def _core_use(view: View) -> _CoreUse:
     waits = longer and longer_ns > least and ((wait.rose(by=least) and may_wait) or in_tail)
     # Neighbours on the same core or caches make equal work take somewhat longer too.
     is_own = own.is_known and own.delta > max(0.5 * wait.delta, (STRETCHED - 1) * (own.base or 0.0))
-    is_alone = outside is None or outside < HALF_CORE
-    is_own = (is_own and is_alone and wait.delta > 0.5 * view.delta_ns) or is_crowded(view, outside)
+    is_calm = outside is None or outside < HALF_CORE
+    is_own = (is_own and is_calm and wait.delta > 0.5 * view.delta_ns) or is_crowded(view, outside)
     shared = is_busy and slower is not None and slower >= STRETCHED
     return _CoreUse(wait, own, load, slower, longer_ns, waits, is_own, shared)
 

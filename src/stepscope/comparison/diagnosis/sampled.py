@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stepscope.comparison._resources import FROM_QUEUE
 from stepscope.comparison.diagnosis.change import Change, evidence
+from stepscope.comparison.model import FROM_QUEUE
 from stepscope.comparison.statistics import more_often
 
 if TYPE_CHECKING:

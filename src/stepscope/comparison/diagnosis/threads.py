@@ -12,7 +12,7 @@ from stepscope.comparison.diagnosis.cores import (
     HALF_CORE,
     WAITING,
     exchanges,
-    held_by_others,
+    held_by_threads,
     holder,
     named_cores,
     outside_cores,
@@ -70,12 +70,12 @@ def _not_too_many(view: View, outside: float | None) -> str:
 
 def _is_never_locked(view: View) -> bool:
     """Whether samples, of which there are enough, found no other thread that held Python's lock for long."""
-    return times_asked(view) >= _LEAST_ASKED and held_by_others(view).delta < _HARDLY * view.delta_ns
+    return times_asked(view) >= _LEAST_ASKED and held_by_threads(view).delta < _HARDLY * view.delta_ns
 
 
 def _is_locked(view: View) -> bool:
     """Whether other threads hold Python's lock longer, by a quarter of what the step of the run became longer by."""
-    return held_by_others(view).rose(by=max(_MUCH_HELD * view.run_step.delta, view.least_ns))
+    return held_by_threads(view).rose(by=max(_MUCH_HELD * view.run_step.delta, view.least_ns))
 
 
 def _in_operators(view: View) -> bool:
@@ -152,7 +152,7 @@ def gil_contention(view: View) -> Judgement:
     if reason:
         return RuledOut(name, reason)
     threads, wait, gaps = view.resource(PROCESS, "num_threads"), waited(view), view.gaps()
-    held = held_by_others(view)
+    held = held_by_threads(view)
     text, turns = "own processor time per cycle, all threads", "threads gave up the core, times per cycle"
     confidence, shown = weigh(
         0.65,

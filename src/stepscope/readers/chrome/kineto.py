@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 from msgspec.structs import replace
 
-from stepscope.core import names
+from stepscope.core import files, names
 from stepscope.core.collectives import RECORDED
 from stepscope.core.errors import CorruptInput, UnknownFormat
 from stepscope.core.files import rank_in
@@ -25,7 +25,6 @@ from stepscope.core.trace import Meta, Trace
 from stepscope.readers.chrome import side_tables
 from stepscope.readers.chrome.decoding import decode
 from stepscope.readers.chrome.events import category_of
-from stepscope.readers.chrome.parts import decode_in_parts
 from stepscope.readers.chrome.side_tables import of_each_span, side_rows, stacks_from_frames, stacks_from_texts
 from stepscope.readers.chrome.spans import arrow_ends, build_spans, host_arrows, launch_arrows, to_ns
 from stepscope.readers.chrome.tracks import Tracks, build_tracks, by_appearance
@@ -67,6 +66,8 @@ _TABLES = (
     "tracks", "devices", "steps", "spans", "frames", "captured_launches", "event_waits", "arrows", "kernels",
     "transfers", "collectives", "kernel_metrics", "counters", "ops", "stacks", "allocations",
 )  # fmt: skip
+#: A smaller file is never decoded by several processes, even if it is packed.
+_LEAST_FOR_PARTS = 1_500_000
 _ITERATION = "Iteration Time"  # category of the steps that Ascend's profiler marks
 _YEAR_2001_NS, _YEAR_2100_NS = 10**18, 41 * 10**17
 
@@ -78,7 +79,7 @@ def read(source: Source) -> Trace:
     """
     issues = IssueLog()
     with no_collection():
-        decoded = decode_in_parts(source, issues) or decode(source, issues)
+        decoded = _in_parts(source, issues) or decode(source, issues)
         columns, meta = decoded.columns, decoded.meta
         columns.track_order = by_appearance(columns)
         rank = _rank(meta, source.path)
@@ -96,6 +97,15 @@ def read(source: Source) -> Trace:
     if not table.is_empty():
         tables["issues"] = table
     return Trace(_meta(decoded, source, rank, origin_ns), tables)
+
+
+def _in_parts(source: Source, issues: IssueLog) -> Decoded | None:
+    """What several processes decode; None if one has to do it. They are no use for a small file, so neither is this."""
+    if files.is_url(source.path) or files.size_of(source.path) < _LEAST_FOR_PARTS:
+        return None
+    from stepscope.readers.chrome.parts import decode_in_parts
+
+    return decode_in_parts(source, issues)
 
 
 def _rank(meta: Mapping[str, Any], path: str) -> int | None:
