@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import io
 from array import array
-from dataclasses import dataclass, field
-from threading import Lock
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -73,18 +72,11 @@ class Damage:
     n_messages: int = 0
     first_at: int | None = None
     n_wire_types: int = 0
-    _lock: Lock = field(default_factory=Lock)  # threads may decode different messages
 
     def give_up(self, at: int, n: int = 1) -> None:
         """Count messages that end in something that is not a field, the first of them at that offset."""
-        with self._lock:
-            self.n_messages += n
-            self.first_at = at if self.first_at is None else min(self.first_at, at)
-
-    def leave_out(self, n: int) -> None:
-        """Count fields of an unexpected wire type."""
-        with self._lock:
-            self.n_wire_types += n
+        self.n_messages += n
+        self.first_at = at if self.first_at is None else min(self.first_at, at)
 
     def note(self, issues: IssueLog) -> None:
         """Count it in a reader's issues."""
@@ -145,7 +137,7 @@ class Wire:
         """The contents of a repeated field of the document, in order and in blocks. Other messages are passed over."""
         for numbers, wires, starts, ends in self._walked(0, self.n_bytes, clip=True):
             mine = (numbers == number) & (wires == LENGTH)
-            self.damage.leave_out(int((wires != LENGTH).sum()))
+            self.damage.n_wire_types += int((wires != LENGTH).sum())
             if mine.any():
                 yield starts[mine], ends[mine]
 
@@ -401,7 +393,7 @@ def _columns(fields: Fields, n: int, schema: Mapping[int, tuple[str, str]], dama
         mine = np.flatnonzero(fields.number == number) if counts[min(number, _RARE)] else _NONE
         fits = fields.wire[mine] == _WIRE_OF[single]
         if not fits.all():
-            damage.leave_out(int((~fits).sum()))
+            damage.n_wire_types += int((~fits).sum())
             mine = mine[fits]
         owner, value, end = fields.owner[mine], fields.value[mine], fields.end[mine]
         if kind.endswith("*"):

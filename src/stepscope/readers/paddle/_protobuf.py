@@ -7,13 +7,10 @@ here: Paddle 3.x itself writes two that its own schema does not know, and theref
 from __future__ import annotations
 
 import json
-from collections import deque
-from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepscope.core.machine import threads_for
 from stepscope.readers.common.columns import ABSENT, Interned, columns_of
 from stepscope.readers.common.protobuf import BYTES, FLOAT, INT, MANY, Wire
 from stepscope.readers.paddle._columns import MEMORY_TYPES, TYPES, Recording
@@ -33,7 +30,7 @@ if TYPE_CHECKING:
 
     from stepscope.readers.common.protobuf import Contents
 
-_T = TypeVar("_T")
+
 DOCUMENT = {
     1: ("version", BYTES), 2: ("span_index", INT), 3: ("threads", MANY), 4: ("extra", MANY), 5: ("devices", MANY),
 }  # fmt: skip
@@ -73,8 +70,7 @@ DEVICE_PROPERTY = {
     5: ("computeMinor", INT), 13: ("smCount", INT),
 }  # fmt: skip
 KEYED = {1: ("keys", MANY), 2: ("values", MANY)}
-_BLOCK = 1 << 16  # messages whose fields a thread has in memory at a time
-_AHEAD = 2  # blocks that threads decode while this one numbers names
+_BLOCK = 1 << 16  # messages whose fields are in memory at a time
 _CHILDREN = ("runtime", "memory", "arguments")
 _MOVED = {"memcpy": MEMCPY, "memset": MEMSET}
 _NONE = np.empty(0, np.int64)
@@ -169,12 +165,9 @@ class _Decoder:
         """Host events, and their children by kind; the owners of children are rows of the events."""
         cols = _growing("name", "type", "start", "end", "pid", "tid", "id", "parent")
         columns: dict[str, list[Children]] = {kind: [] for kind in _CHILDREN}
-
-        def decoded(low: int, high: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        for low, high in _blocks(starts.size):
             node = self.wire.columns((starts[low:high], ends[low:high]), HOST_NODE)
-            return node, self.wire.columns(node["event"], HOST_EVENT)
-
-        for (low, _), (node, event) in _ahead(decoded, starts.size):
+            event = self.wire.columns(node["event"], HOST_EVENT)
             self._extend(cols, {**event, "id": node["id"], "parent": node["parent"]}, TYPES)
             for kind, parts in columns.items():
                 owner, first, last = node[kind]
@@ -195,12 +188,9 @@ class _Decoder:
         owner, starts, ends = nodes
         cols = _growing("name", "type", "start", "end", "pid", "tid", "correlation")
         columns: list[Children] = []
-
-        def decoded(low: int, high: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        for low, high in _blocks(starts.size):
             node = self.wire.columns((starts[low:high], ends[low:high]), RUNTIME_NODE)
-            return node, self.wire.columns(node["event"], RUNTIME_EVENT)
-
-        for (low, high), (node, event) in _ahead(decoded, starts.size):
+            event = self.wire.columns(node["event"], RUNTIME_EVENT)
             self._extend(cols, {**event, "type": np.full(high - low, TYPES.index("CudaRuntime"))}, TYPES)
             of, first, last = node["device"]
             columns.append((of + low, first, last))
@@ -215,12 +205,9 @@ class _Decoder:
         owner, starts, ends = nodes
         cols = _growing("name", "type", "start", "end", "device", "stream", "correlation")
         details: dict[str, list[Children]] = {"kernel": [], "memcpy": [], "memset": []}
-
-        def decoded(low: int, high: int) -> dict[str, Any]:
+        for low, high in _blocks(starts.size):
             node = self.wire.columns((starts[low:high], ends[low:high]), WRAPPER)
-            return self.wire.columns(node["event"], DEVICE_EVENT)
-
-        for (low, _), event in _ahead(decoded, starts.size):
+            event = self.wire.columns(node["event"], DEVICE_EVENT)
             self._extend(cols, event, TYPES)
             for kind, parts in details.items():
                 first, last = event[kind]
@@ -339,12 +326,5 @@ def _linked(table: Table, link: str = "device") -> Table:
     return {name: column[table[link] >= 0] for name, column in table.items()}
 
 
-def _ahead(decoded: Callable[[int, int], _T], n: int) -> Iterator[tuple[tuple[int, int], _T]]:
-    """Each block of `n` messages, from row to row, and what is decoded of it: by threads, a few blocks ahead."""
-    blocks = ((low, min(low + _BLOCK, n)) for low in range(0, n, _BLOCK))
-    with threads_for(n) as start:
-        begun = deque((block, start(decoded, *block)) for block in islice(blocks, _AHEAD))
-        while begun:
-            block, result = begun.popleft()
-            begun.extend((later, start(decoded, *later)) for later in islice(blocks, 1))
-            yield block, result()
+def _blocks(n: int) -> Iterator[tuple[int, int]]:
+    return ((low, min(low + _BLOCK, n)) for low in range(0, n, _BLOCK))
