@@ -40,8 +40,8 @@ _HOUR = 3600.0
 _KIB = 1024
 #: When a visit of a stack begins and ends.
 _ENDS = (pl.col("ts_ns"), pl.col("ts_ns") + pl.col("dur_ns"))
-#: Frames that wait for an item of a queue.
-_QUEUE = r"^(?:Queue|SimpleQueue|PriorityQueue|LifoQueue)\.get \((?:.*/)?(?:multiprocessing/)?queues?\.py"
+#: Frames that wait for an item of a queue, of threads or of processes.
+_QUEUE = r"^(?:Simple)?Queue\.get \((?:queue|multiprocessing/queues)\.py"
 #: Number of functions of each accelerator, longest first, for which resources are averaged.
 _LONGEST = 8
 _SCHED_METRICS = {"sched_oncpu": "process_oncpu_time", "sched_runq": "process_runq_time"}

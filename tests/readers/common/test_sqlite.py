@@ -211,6 +211,11 @@ def test_several_processes_give_the_rows_of_a_big_table_in_its_order(path, forks
     assert len(forks) >= n_processes - 1
 
 
+def test_several_processes_give_the_rows_of_either_condition_once(path, forks):
+    assert columns(path, BITS, "small = 1 OR other > 2 OR other < 0") == VALUES
+    assert forks
+
+
 def test_values_that_are_not_numbers_are_counted_once_whoever_reads_them(path, forks):
     with sqlite3.connect(path) as db:
         db.execute("UPDATE t SET big = 'many' WHERE other >= 3")

@@ -433,7 +433,7 @@ def _reasons_first(suspects: Sequence[Suspect]) -> list[Suspect]:
 def _folded(suspects: Sequence[Suspect], reference: float) -> list[Cause]:
     """Causes in order, each with the suspects that follow from it as its consequences.
 
-    Where single slow steps lose time is no consequence of them, but evidence.
+    Where slow steps, or steps that grow, lose time is no consequence of them, but evidence.
     """
     chosen: list[Suspect] = []
     costs: dict[int, list[Evidence]] = {}
@@ -442,7 +442,7 @@ def _folded(suspects: Sequence[Suspect], reference: float) -> list[Cause]:
         above = next((i for i, best in enumerate(chosen) if _follows(suspect, best, reference)), None)
         if above is None:
             chosen.append(suspect)
-        elif chosen[above].cause.category in _PLACE_OF:
+        elif chosen[above].cause.category in _PLACE_OF and suspect.cause.category == "host_overhead":
             places.setdefault(above, []).extend(replace(row, role="supporting") for row in suspect.cause.evidence)
         else:
             text = f"{suspect.cause.category}: {suspect.cause.statement}"

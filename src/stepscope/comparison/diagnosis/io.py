@@ -202,10 +202,7 @@ def _fetching(view: View) -> Judgement:
     took, advice = f"{first} takes", "get data ahead of time, in another process or thread, or make a batch cheaper"
     if (taker := without_wait(first)) != first:
         took = f"{taker} waits for the next item of a queue,"
-        advice = (
-            "see what fills the queue (stepscope show python-stacks --idle): make it faster, or let more threads or"
-        )
-        advice += " processes do it"
+        advice = "see what fills the queue (stepscope show python-stacks --idle): make it faster, or let several do it"
     return view.suspect(
         name,
         f"The loop waits for its data: {took} {span(change.base, change.other, 'ns')} per cycle{how}.",

@@ -99,8 +99,8 @@ def thread_oversubscription(view: View) -> Judgement:
     Necessary: it has at least two threads more, and half as many again; its threads wait for cores longer, by 5 % of a
     cycle, and are pushed off them twice as often, while other processes do not use half a core more. More threads are
     ready at a time than there are cores: those that wait for the interpreter's lock are not. Operators are what such
-    threads compute together: where the time between operators is stretched twice as much, or where new threads hold
-    the interpreter's lock, Python threads wait for each other.
+    threads compute together: where the time between operators is stretched twice as much, or where other threads hold
+    the interpreter's lock for longer, Python threads wait for each other.
     """
     name = "thread_oversubscription"
     wait, threads = waited(view), view.resource(PROCESS, "num_threads")

@@ -168,7 +168,7 @@ class Database:
         columns = [np.empty(n_rows, np.int64) for _ in expressions]
         if not expressions or not n_rows:
             return columns
-        sql = f"SELECT {', '.join(expressions)} FROM {_quoted(table)} WHERE {where}"  # noqa: S608
+        sql = f"SELECT {', '.join(expressions)} FROM {_quoted(table)} WHERE ({where})"  # noqa: S608
         parts = self._parts(table, n_rows)
         try:
             if len(parts) > 1 and self._in_parts([f"{sql} AND {part}" for part in parts], columns):
