@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stepscope.comparison._resources import by_cycle, counters_around, lock_held, python_functions
+from stepscope.comparison._resources import by_cycle, counters_around
 from stepscope.comparison.kinds import setup_of
+from stepscope.comparison.main_thread import lock_held, python_functions
 from stepscope.comparison.model import (
     FUNCTIONS,
     OBSERVED_CYCLES,
@@ -72,7 +73,7 @@ def _observation(
         counters=counters.filter(pl.col("ts_ns").is_between(low, high)),
         workload=WORKLOAD.empty(),
         remarks=(remark,),
-        python_functions=python_functions(trace, pid, low, high, steps),
+        python_functions=python_functions(trace, pid, low, high, steps, pids),
         lock_held=lock_held(trace, pid, low, high),
         setup=setup_of(trace),
         steps=steps,

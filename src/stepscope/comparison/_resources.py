@@ -1,7 +1,7 @@
 """Each resource's mean in each cycle: from counter samples, from scheduling, and from the allocator's events.
 
 Samples are held until the next one and averaged over time. Scheduling spans and allocations are exact and replace what
-counters say about the same metric. Where stacks were sampled, the functions of the main thread count as one, too.
+counters say about the same metric.
 """
 
 from __future__ import annotations
@@ -13,24 +13,20 @@ import polars as pl
 
 from stepscope.analyses.common.sampled import means, pieces_of, resources_of, series_of, spread_of
 from stepscope.analyses.common.windows import HOST
-from stepscope.analyses.program.python_stacks import python_stacks
 from stepscope.comparison.model import (
     BLOCKER,
-    FROM_QUEUE,
     NEIGHBOURS,
     OBSERVED_COUNTERS,
     ON_DEVICE,
     PROCESS,
     RESOURCES,
     WORKERS,
-    LockHeld,
 )
-from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import reached
 from stepscope.core.schema import COUNTERS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection
 
     from stepscope.analyses.cycles.functions import Functions
     from stepscope.core.trace import Trace
@@ -38,19 +34,12 @@ if TYPE_CHECKING:
 _SECOND = 1_000_000_000
 _HOUR = 3600.0
 _KIB = 1024
-#: When a visit of a stack begins and ends.
-_ENDS = (pl.col("ts_ns"), pl.col("ts_ns") + pl.col("dur_ns"))
-#: Frames that wait for an item of a queue, of threads or of processes.
-_QUEUE = r"^(?:Simple)?Queue\.get \((?:queue|multiprocessing/queues)\.py"
 #: Number of functions of each accelerator, longest first, for which resources are averaged.
 _LONGEST = 8
 _SCHED_METRICS = {"sched_oncpu": "process_oncpu_time", "sched_runq": "process_runq_time"}
 _GIVEN_UP = "process_voluntary_ctx_switches"
 #: Issues with which readers report counters that they could not use.
 _UNUSABLE = ("counters_unplaced", "counters_unreadable")
-
-#: The functions through which all tracing and compiling goes, and nothing that runs what was compiled.
-_COMPILER = r"\((?:torch/_dynamo/convert_frame\.py|jax/_src/compiler\.py|triton/compiler/|torch/jit/_(?:trace|script))"
 
 
 def counters_around(
@@ -250,124 +239,3 @@ def _displaced(counters: pl.DataFrame, cycles: pl.DataFrame) -> str:
         f"all are at least {off / _SECOND:,.1f} s {side} them{zone}" if off > 0 else "they pause while the cycles run"
     )
     return f"no counter sample was taken during the cycles ({where}): counters are not used"
-
-
-def python_functions(
-    trace: Trace, pid: int | None, low_ns: int, high_ns: int | None = None, steps: pl.DataFrame | None = None
-) -> pl.DataFrame | None:
-    """Each Python function's own share of the main thread's time from `low_ns` to `high_ns`; None without stacks.
-
-    Of that time only what TIMED_STEPS cover counts, if there are any: no profile slowed them, or was written meanwhile.
-
-    Columns: function, share_ratio (0..1), early_ratio and late_ratio (its share of the first and of the last third of
-    that time), n_samples (of the whole thread), and n_independent: as many samples, taken at random, would scatter as
-    much. Samples that follow one another in one stack are a single visit of it, and one that stands for a long time
-    counts for all of that time, so there are fewer of these. n_visits and n_all_visits count the visits of the function
-    and of all.
-    """
-    if pid is None:
-        return None
-    samples = trace.stack_samples
-    mine = samples.filter((pl.col("tid") == pl.col("pid")) & (pl.col("pid") == pid) & (pl.col("ts_ns") >= low_ns))
-    mine = mine.filter(~pl.col("on_gil"))
-    if high_ns is not None:
-        length = pl.min_horizontal("dur_ns", high_ns - pl.col("ts_ns"))
-        mine = mine.filter(pl.col("ts_ns") < high_ns).with_columns(dur_ns=length)
-    mine = _within(mine, steps)
-    stacks = _up_to_queue(_up_to_compiler(trace.stacks))
-    try:
-        functions = python_stacks(mine, stacks, by="function")
-    except MissingTable:
-        return None
-    functions = functions.filter(pl.col("share_ratio") > 0).select("function", "share_ratio")
-    leaf = stacks.select("stack_id", function=pl.col("frames").list.last().str.replace(r":\d+\)$", ")"))
-    visits = mine.join(leaf, on="stack_id")
-    early, late = (_share_of_third(visits, last=last) for last in (False, True))
-    return (
-        functions.with_columns(n_samples=pl.lit(mine["n_samples"].sum()), n_independent=_independent(functions, visits))
-        .join(visits.group_by("function").agg(n_visits=pl.len()), on="function", how="left", maintain_order="left")
-        .with_columns(n_all_visits=pl.lit(visits.height))
-        .join(early, on="function", how="left", maintain_order="left")
-        .join(late, on="function", how="left", maintain_order="left")
-    )
-
-
-def _within(visits: pl.DataFrame, steps: pl.DataFrame | None) -> pl.DataFrame:
-    """The visits while TIMED_STEPS ran, on a clock that stands still between them; all if there are no such visits."""
-    if steps is None or steps.is_empty():
-        return visits
-    begin = steps["ts_ns"].to_numpy().astype(np.float64)
-    end = begin + (steps["dur_ns"] * steps["n_steps"]).to_numpy()
-    end = np.minimum(end, np.append(begin[1:], np.inf))  # rows are in order, and one that overlaps the next is cut
-    passed = np.concatenate(([0.0], np.cumsum(end - begin)))
-    times, clock = np.stack((begin, end), 1).ravel(), np.stack((passed[:-1], passed[1:]), 1).ravel()
-    low, high = (np.interp(visits.select(at).to_series().to_numpy(), times, clock) for at in _ENDS)
-    inside = visits.with_columns(ts_ns=pl.Series(low).cast(pl.Int64), dur_ns=pl.Series(high - low).cast(pl.Int64))
-    inside = inside.filter(pl.col("dur_ns") > 0)
-    return inside if inside.height else visits
-
-
-def _share_of_third(visits: pl.DataFrame, *, last: bool) -> pl.DataFrame:
-    """Each function's share of the time of visits in the first third of the time that they cover, or in the last."""
-    begin, end = int(visits["ts_ns"].to_numpy().min()), int((visits["ts_ns"] + visits["dur_ns"]).to_numpy().max())
-    third = (end - begin) // 3
-    low, high = (end - third, end) if last else (begin, begin + third)
-    inside = pl.min_horizontal(pl.col("ts_ns") + pl.col("dur_ns"), high) - pl.max_horizontal("ts_ns", low)
-    lengths = visits.select("function", length=inside.clip(0))
-    whole = max(int(lengths["length"].sum()), 1)
-    return lengths.group_by("function").agg(
-        (pl.col("length").sum() / whole).alias("late_ratio" if last else "early_ratio")
-    )
-
-
-def _up_to_compiler(stacks: pl.DataFrame) -> pl.DataFrame:
-    """The stacks without what a compiler calls: its time is in hundreds of functions, none of which stands out."""
-    is_compiler = pl.col("frames").list.eval(pl.element().str.contains(_COMPILER))
-    n_frames = pl.when(is_compiler.list.any()).then(is_compiler.list.arg_max() + 1)
-    return stacks.with_columns(pl.col("frames").list.head(n_frames.fill_null(pl.col("frames").list.len())))
-
-
-def _up_to_queue(stacks: pl.DataFrame) -> pl.DataFrame:
-    """The stacks up to the function that takes the next item from a queue, if they wait there, with a name for it."""
-    frame = pl.element()
-    at = pl.col("frames").list.eval(frame.str.contains(_QUEUE)).list.arg_max()
-    takes = pl.col("frames").list.eval(frame.str.contains(_QUEUE)).list.any() & (at > 0)
-    taker = FROM_QUEUE + pl.col("frames").list.get(at - 1, null_on_oob=True)
-    short = pl.col("frames").list.head(at).list.concat(taker)
-    return stacks.with_columns(frames=pl.when(takes).then(short).otherwise("frames"))
-
-
-def lock_held(trace: Trace, pid: int | None, low_ns: int, high_ns: int | None = None) -> Mapping[str, LockHeld] | None:
-    """How long each thread held Python's lock from `low_ns` to `high_ns`; None without stacks.
-
-    Threads go by their names, with `#` for a number: those alike count as one.
-    """
-    if not trace.stack_samples["on_gil"].any():
-        return None
-    mine = trace.stack_samples.filter((pl.col("pid") == pid) & (pl.col("ts_ns") >= low_ns))
-    if high_ns is not None:
-        mine = mine.filter(pl.col("ts_ns") < high_ns)
-    if mine.is_empty():
-        return None
-    end = int((mine["ts_ns"] + mine["dur_ns"]).to_numpy().max()) if high_ns is None else high_ns
-    length = max(end - low_ns, 1)
-    name = pl.col("thread").cast(pl.String).fill_null("").str.replace_all(r"\d+", "#")
-    sums = (pl.col(column).filter("on_gil").sum() for column in ("dur_ns", "n_samples"))
-    rows = mine.group_by(name).agg(*sums).rows()
-    return {thread: LockHeld(min(held / length, 1.0), n) for thread, held, n in rows}
-
-
-def _independent(functions: pl.DataFrame, visits: pl.DataFrame) -> pl.Series:
-    """How many independent samples are worth these visits, for the share of each function.
-
-    The variance of a share of time is that of a ratio, whose units are visits: the sum of (time × (is there − share))²
-    over the squared time in all.
-    """
-    squares = visits.group_by("function").agg(squares=pl.col("dur_ns").cast(pl.Float64).pow(2).sum())
-    whole, total = float(squares["squares"].sum()), float(visits["dur_ns"].sum())
-    rows = functions.join(squares, on="function", how="left", maintain_order="left")
-    share, here = pl.col("share_ratio"), pl.col("squares").fill_null(0.0)
-    variance = (here * (1 - share) ** 2 + (whole - here) * share**2) / total**2
-    n_all = float(visits["n_samples"].sum())
-    worth = pl.when(variance > 0).then(share * (1 - share) / variance).otherwise(n_all)
-    return rows.select(pl.min_horizontal(worth, n_all).alias("n_independent")).to_series()

@@ -36,6 +36,10 @@ WINDOWS = "windows of time"
 BLOCKER = "behind "
 #: How a wait for the next item of a queue is called: by the function that takes it.
 FROM_QUEUE = "waits for an item: "
+#: Functions of the standard library in which a thread waits for threads and processes of the job, or for peers.
+WAITING_FUNCTIONS = (
+    r"\((?:threading|queue|selectors|subprocess|socket|multiprocessing/\w+|concurrent/futures/\w+|asyncio/\w+)\.py\)"
+)
 #: The names of all causes.
 CATEGORIES = (
     "cpu_contention", "cpu_frequency", "gpu_frequency", "gpu_contention", "interconnect_nvlink", "interconnect_pcie",

@@ -30,12 +30,11 @@ from stepscope.comparison._resources import (
     counters_around,
     cycle_remarks,
     held_by_tensors,
-    lock_held,
-    python_functions,
     replaced,
     scheduled,
 )
 from stepscope.comparison.kinds import setup_of
+from stepscope.comparison.main_thread import lock_held, python_functions
 from stepscope.comparison.model import (
     COMMUNICATION,
     COMPUTATION,
@@ -137,7 +136,7 @@ def _observation(trace: Trace, pid: int | None, pids: list[int], chosen: Cycles,
         counters=inside,
         workload=workload_of(trace, functions, own, cycles["is_complete"].to_numpy()),
         remarks=(*remarks, *cycle_remarks(cycles), *counter_remarks(trace.counters, inside, cycles, trace.issues)),
-        python_functions=python_functions(trace, pid, low, last_step_ns(steps), steps),
+        python_functions=python_functions(trace, pid, low, last_step_ns(steps), steps, pids),
         lock_held=lock_held(trace, pid, low, last_step_ns(steps)),
         setup=setup_of(trace),
         steps=steps,

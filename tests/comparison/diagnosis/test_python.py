@@ -123,7 +123,7 @@ def sampled(job, seed, **functions):
 def steady(shares, n):
     """So many samples of functions whose share is the same all over the run."""
     share = pl.col("share_ratio")
-    counts = {"n_samples": n, "n_independent": float(n), "n_all_visits": n}
+    counts = {"n_samples": n, "n_independent": float(n), "n_all_visits": n, "on_lock_ratio": 1.0, "n_expected": n / 10}
     return shares.with_columns(**counts, n_visits=(share * n).cast(pl.Int64), early_ratio=share, late_ratio=share)
 
 

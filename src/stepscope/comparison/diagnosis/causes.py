@@ -481,7 +481,7 @@ def _with_functions(cause: Cause, views: Sequence[View]) -> Cause:
     shown = {row.name for row in cause.evidence}
     where = [
         Evidence(f"time of the main thread in {name}, per cycle", "host", name, None, "ns", base, other)
-        for name, base, other in grown(view).head(FUNCTIONS_SHOWN).rows()
+        for name, base, other in grown(view).head(FUNCTIONS_SHOWN).select("function", "low", "high").rows()
         if name not in shown
     ]
     return replace(cause, evidence=(*cause.evidence, *where))

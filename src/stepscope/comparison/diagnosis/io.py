@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepscope.comparison.diagnosis.case import Judgement, Missing, Rule, View, not_grown
+from stepscope.comparison.diagnosis.case import Judgement, Missing, Rule, Suspect, View, not_grown
 from stepscope.comparison.diagnosis.change import ABSENT, Change, evidence, moved, span
 from stepscope.comparison.diagnosis.cores import ran, waited
 from stepscope.comparison.diagnosis.sampled import (
@@ -223,14 +223,15 @@ def disk_io(view: View) -> Judgement:
     per cycle more; and time outside operators and loader grew by 3 % of a cycle. A third of that growth must be time in
     which the process was blocked or queued for its core afterwards (3 ms per wait at most), or time that the bytes take
     at 1 GB/s, unless Linux counted more time in which a task waited for a disk. If blocked time is unknown, the process
-    must have given up the core more often.
+    must have given up the core more often. If it reads and writes as before, Linux' count must have grown, and the time
+    in which the process was blocked: then it shares the disk.
     """
     name = "disk_io"
     if not any(key[1] in (*_OWN_RATES, *_DISK_RATES) for key in view.resources):
         return Missing(name, "process_write_bytes_rate and process_read_bytes_rate, or the disks' own")
     disk = written(view)
     if disk is None:
-        return RuledOut(name, "reading and writing are as before")
+        return _of_others(view) or RuledOut(name, "reading and writing are as before")
     device, metric, rate = disk
     gaps, off, amount = view.gaps(), blocked(view), view.per_cycle(device, metric)
     lost = waiting_for_disk(view)
@@ -281,6 +282,41 @@ def disk_io(view: View) -> Judgement:
         device=device,
         magnitude=rate.ratio,
         advice="write less often, or from another thread; look for fsync, checkpoints, logs (strace -c -f)",
+    )
+
+
+def _of_others(view: View) -> Suspect | None:
+    """The judgement if the process reads and writes as before: what it shares the disk with, or the disk, is slower.
+
+    Linux counts more time in which some task waited for a disk, and in as much of it the process was blocked.
+    """
+    stalled, off = view.per_cycle("host", *_STALLED), blocked(view)
+    waits = max(_in_one_function(view), view.gaps().delta if view.gaps().rose() else 0.0)
+    lost = min(waits, off.delta, _UNCOUNTED * stalled.delta)
+    if not view.is_slower or not (stalled.rose() and off.rose()) or lost < view.least_ns:
+        return None
+    return view.suspect(
+        "disk_io",
+        "The process reads and writes as before, and waits for it longer: some task waits for a disk"
+        f" {span(stalled.base, stalled.other, 'ns')} per cycle. Others use the disk too, or it is slower.",
+        lost,
+        0.8,
+        [
+            evidence(
+                "time in which some task waited for a disk, per cycle",
+                stalled,
+                role="necessary",
+                device="host",
+                unit="ns",
+                metric=_STALLED[0],
+            ),
+            blocked_evidence(off),
+            *_pressure(view),
+        ],
+        resource="files and disks",
+        device="host",
+        magnitude=stalled.ratio,
+        advice="see who else uses the disk (iotop, pidstat -d), or write elsewhere",
     )
 
 

@@ -17,8 +17,9 @@ from stepscope.comparison.diagnosis.case import (
     weigh,
 )
 from stepscope.comparison.diagnosis.change import Change, evidence, fold, moved, span
-from stepscope.comparison.diagnosis.python import graphs_differ, small_calls
-from stepscope.comparison.diagnosis.sampled import grown
+from stepscope.comparison.diagnosis.cores import HALF_CORE, outside_cores, ran
+from stepscope.comparison.diagnosis.python import accounted, graphs_differ, small_calls
+from stepscope.comparison.diagnosis.sampled import grown, is_sampled, slower, time_in, unexplained
 from stepscope.comparison.diagnosis.sizes import plain, retyped
 from stepscope.comparison.diagnosis.workload import does_more, is_other, other_work
 from stepscope.comparison.model import PROCESS, RuledOut
@@ -35,6 +36,8 @@ _UNEXPLAINED = 0.1
 _FAULT_NS = 4000.0
 #: An operator that others replace took at least this share of their time.
 _REPLACED = 0.05
+#: The part of a function's added time that must be added processor time.
+_AT_WORK = 0.5
 #: Slowdown below which a typical operator counts as unchanged.
 _UNCHANGED = 1.05
 
@@ -86,7 +89,7 @@ def slow_operator(view: View) -> Judgement:
     """
     name = "slow_operator"
     if view.operators().is_empty():
-        return Missing(name, "operators of the framework")
+        return Missing(name, "operators of the framework") if view.is_profiled else _in_functions(view)
     if graphs_differ(view):
         return RuledOut(name, "one of the runs launches captured graphs, which hide operators", is_judged=False)
     if not view.same_cycles or view.delta_ns <= 0:
@@ -98,6 +101,36 @@ def slow_operator(view: View) -> Judgement:
         return _on_device(view, types, on_device)
     grown = _grown(view, types)
     return _against(view, grown) or _suspect(view, grown)
+
+
+def _in_functions(view: View) -> Judgement:
+    """The judgement without a profile: by functions in which the main thread works, or what works for it."""
+    name = "slow_operator"
+    if not is_sampled(view):
+        return Missing(name, "operators of the framework, or Python stacks: stepscope record --stacks")
+    rows, own = slower(view), ran(view)
+    times = unexplained(view, rows, accounted(view)) if rows.height else None
+    if times is None:
+        return RuledOut(name, "no function in compiled code takes longer while the others do not")
+    change, lost = times
+    if own.delta < _AT_WORK * lost:
+        took = f"own processor time {span(own.base, own.other, 'ns')} per cycle"
+        return RuledOut(name, f"{rows['function'][0]} takes longer, but does not work longer: {took}", own.is_known)
+    if (outside_cores(view) or 0.0) >= HALF_CORE:
+        return RuledOut(name, "other processes use the cores too, which slows some functions more than others", False)
+    others = " and others" if rows.height > 1 else ""
+    return view.suspect(
+        name,
+        f"{rows['function'][0]}{others} took {span(change.base, change.other, 'ns')} per cycle, in compiled code, while"
+        " other functions are not as much slower: it computes in another way, or more.",
+        lost,
+        0.75,
+        [*time_in(rows), evidence("own processor time per cycle", own, device=PROCESS, unit="ns")],
+        resource=str(rows["function"][0]),
+        device="host",
+        magnitude=change.ratio,
+        advice="look at what it is given: element types, order in memory, sizes (stepscope show python-stacks)",
+    )
 
 
 def _grown(view: View, types: tuple[str, ...]) -> _Grown:
@@ -250,7 +283,8 @@ def compilation(view: View) -> Judgement:
     work = view.work.filter((pl.col("device") == "host") & pl.col("name").cast(pl.String).str.contains(_COMPILES))
     ends = [pl.col(f"total_ns_{side}").fill_null(0.0) for side in ("base", "other")]
     ranges = work.select("name", low=ends[0], high=ends[1])
-    calls = grown(view).filter(pl.col("function").str.contains(_COMPILER)).rename({"function": "name"})
+    calls = grown(view).filter(pl.col("function").str.contains(_COMPILER)).select("low", "high", name="function")
+    calls = calls.select("name", "low", "high")
     times = pl.concat([ranges.with_columns(pl.col("name").cast(pl.String)), calls])
     times = times.sort(pl.col("high") - pl.col("low"), descending=True)
     if times.is_empty() or times["high"][0] - times["low"][0] < view.least_ns:

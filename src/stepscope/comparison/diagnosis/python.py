@@ -16,7 +16,16 @@ from stepscope.comparison.diagnosis.case import (
 )
 from stepscope.comparison.diagnosis.change import Change, evidence, span
 from stepscope.comparison.diagnosis.io import blocked, blocked_evidence, how_spent, waiting_for_disk
-from stepscope.comparison.diagnosis.sampled import WAITS, fetching, grown, is_sampled, time_in, unexplained, waiting
+from stepscope.comparison.diagnosis.sampled import (
+    WAITS,
+    fetching,
+    grown,
+    is_sampled,
+    slower,
+    time_in,
+    unexplained,
+    waiting,
+)
 from stepscope.comparison.diagnosis.threads import COLLECTED
 from stepscope.comparison.model import PROCESS, RuledOut
 from stepscope.core import units
@@ -257,6 +266,7 @@ def _elsewhere(view: View) -> Judgement:
     if not is_sampled(view):
         return Missing(name, "a profile, or Python stacks: stepscope record --stacks")
     rows = grown(view).filter(~waiting() & ~fetching() & (pl.col("high") >= _NEW * pl.col("low")))
+    rows = rows.join(slower(view), on="function", how="anti", maintain_order="left")
     times = unexplained(view, rows, accounted(view))
     if times is None:
         return RuledOut(name, "the main thread is where it was in the base, or waits for others")

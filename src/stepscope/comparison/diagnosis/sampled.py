@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.comparison.diagnosis.change import Change, evidence
-from stepscope.comparison.model import FROM_QUEUE
+from stepscope.comparison.model import FROM_QUEUE, WAITING_FUNCTIONS
 from stepscope.comparison.statistics import more_often
 
 if TYPE_CHECKING:
@@ -19,10 +19,6 @@ if TYPE_CHECKING:
 
 #: How the recorder of stacks names the wait at a line that takes a lock.
 WAITS = "waits: "
-#: Functions of the standard library in which a thread waits for threads and processes of the job, or for peers.
-_WAITING = (
-    r"\((?:threading|queue|selectors|subprocess|socket|multiprocessing/\w+|concurrent/futures/\w+|asyncio/\w+)\.py\)"
-)
 #: Functions that get the next data, by the verb with which their name begins, or by their class: `fetch_batch`,
 #: `Loader.__next__`, `read`, `get_next`, `Dataset.__getitem__`.
 _FETCHING = (
@@ -41,12 +37,18 @@ _CHANCE, _LEAST_VISITS, _FEW_SIGMAS = 0.001, 5, 1.5
 #: takes longer than in the base has been tested before, so less is asked of the rise.
 _TWICE, _RISE_SIGMAS = 2.0, 2.5
 _THIRDS = ("early_ratio", "late_ratio")
+_TIMES = ("low", "high", "delta", "scatter", "visits", "visits_other", "on_lock_ratio", "n_expected")
+#: A function is mostly in compiled code if its thread holds Python's lock for less than half of its time, by so many
+#: samples or more.
+_HALF_ON_LOCK, _LEAST_EXPECTED = 0.5, 5.0
+#: It does what it did if it took that part of a cycle before. It stands out if it grew that much more than the rest.
+_WAS_THERE, _APART = 0.01, 1.2
 
 
 def waiting() -> pl.Expr:
     """Whether a `function` waits for others of the job."""
     function = pl.col("function")
-    return function.str.contains(_WAITING) | function.str.starts_with(WAITS) | taking()
+    return function.str.contains(WAITING_FUNCTIONS) | function.str.starts_with(WAITS) | taking()
 
 
 def fetching() -> pl.Expr:
@@ -70,10 +72,24 @@ def is_sampled(view: View) -> bool:
 
 
 def grown(view: View) -> pl.DataFrame:
-    """Each function that really grew, the most first: function, low and high, its time per cycle in both runs (ns)."""
+    """Each function that really grew, the most first, with the columns of `in_functions`."""
+    rows = in_functions(view)
+    rows = rows.filter(pl.col("delta") > max(view.least_ns, _LEAST_PART * abs(view.delta_ns)))
+    often = [_more_often(view, before, after) for before, after in rows.select("visits", "visits_other").rows()]
+    sigmas = pl.col("delta") / pl.col("scatter")
+    most = rows.filter((sigmas > _SIGMAS) | (pl.Series(often, dtype=pl.Boolean) & (sigmas > _FEW_SIGMAS)))
+    return most.sort("delta", "function", descending=[True, False])
+
+
+def in_functions(view: View) -> pl.DataFrame:
+    """The main thread's time in each function, per cycle: function, low and high (both runs), delta and its scatter.
+
+    Empty if too few samples were taken. `on_lock_ratio` and `n_expected` are those of the other run, `visits` and
+    `visits_other` the parts of all visits of a run. Units: ns.
+    """
     base, other = _shares(view.pair.base), _shares(view.pair.other)
     if base is None or other is None or not view.same_cycles or not view.step.is_known:
-        return pl.DataFrame(schema={"function": pl.String, "low": pl.Float64, "high": pl.Float64})
+        return pl.DataFrame(schema=dict.fromkeys(_TIMES, pl.Float64) | {"function": pl.String})
     both = base.join(other, on="function", how="full", coalesce=True, suffix="_other")
     of_other = ("share_other", "variance_other", "visits_other")
     unknown = dict.fromkeys(("share", "variance", "spread", "visits", *of_other), 0.0)
@@ -85,13 +101,28 @@ def grown(view: View) -> pl.DataFrame:
     repeats = pl.col("spread") ** 2 * (1 + 1 / len(view.pair.base))
     scatter = (pl.col("variance") + repeats) * left**2 + pl.col("variance_other") * right**2
     low, high = pl.col("share") * left, pl.col("share_other") * right
-    both = both.select("function", "^visits.*$", low=low, high=high, delta=high - low, scatter=scatter.sqrt())
-    least = max(view.least_ns, _LEAST_PART * abs(view.delta_ns))
-    rows = both.filter(pl.col("delta") > least)
-    often = [_more_often(view, before, after) for before, after in rows.select("visits", "visits_other").rows()]
-    sigmas = pl.col("delta") / pl.col("scatter")
-    most = rows.filter((sigmas > _SIGMAS) | (pl.Series(often, dtype=pl.Boolean) & (sigmas > _FEW_SIGMAS)))
-    return most.sort("delta", "function", descending=[True, False]).select("function", "low", "high")
+    held = {"on_lock_ratio": pl.col("on_lock_ratio_other"), "n_expected": pl.col("n_expected_other").fill_null(0.0)}
+    return both.select(
+        "function", "^visits.*$", low=low, high=high, delta=high - low, scatter=scatter.sqrt(), **held
+    ).select("function", *_TIMES)
+
+
+def slower(view: View) -> pl.DataFrame:
+    """What `grown` gives of functions that do the same as in the base, only slower: slow operators without a profile.
+
+    They were there in the base, are mostly in compiled code, as samples of Python's lock show, and the other functions
+    in which the process works became slower much less.
+    """
+    rows = grown(view).filter(~waiting() & ~fetching())
+    rows = rows.filter(
+        (pl.col("n_expected") >= _LEAST_EXPECTED)
+        & (pl.col("on_lock_ratio") < _HALF_ON_LOCK)
+        & (pl.col("low") >= _WAS_THERE * view.base_ns)
+    )
+    rest = in_functions(view).filter(~waiting()).join(rows, on="function", how="anti")
+    ends = [(float(each["low"].sum()), float(each["high"].sum())) for each in (rows, rest)]
+    ratios = [high / low if low else 1.0 for low, high in ends]
+    return rows if ratios[0] >= _APART * max(ratios[1], 1.0) else rows.clear()
 
 
 def _visits(observations: Sequence[Observation]) -> int:
@@ -185,11 +216,13 @@ def _shares(observations: Sequence[Observation]) -> pl.DataFrame | None:
             squares=share.pow(2).sum() / n,
             variance=(share * (1 - share) / pl.col("n_independent")).sum() / n**2,
             visits=(pl.col("n_visits") / pl.col("n_all_visits")).max(),
+            on_lock_ratio=(pl.col("on_lock_ratio") * pl.col("n_expected")).sum() / pl.col("n_expected").sum(),
+            n_expected=pl.col("n_expected").sum(),
         )
     )
     # In repeats without the function its share is 0.
     between = (pl.col("squares") - pl.col("share") ** 2).clip(0.0) * (n / max(n - 1, 1))
-    return sums.select("function", "share", "variance", "visits", spread=between.sqrt())
+    return sums.with_columns(spread=between.sqrt()).drop("squares")
 
 
 def unexplained(view: View, rows: pl.DataFrame, accounted_ns: float) -> tuple[Change, float] | None:

@@ -9,8 +9,17 @@ import polars as pl
 
 from stepscope.comparison.diagnosis.case import Judgement, Missing, Rule, Suspect, not_slower
 from stepscope.comparison.diagnosis.change import Change, change_of, evidence, fold, span
-from stepscope.comparison.diagnosis.cores import HALF_CORE, exchanges, outside_cores, ran, waited, with_workers
+from stepscope.comparison.diagnosis.cores import (
+    HALF_CORE,
+    exchanges,
+    held_by_threads,
+    outside_cores,
+    ran,
+    waited,
+    with_workers,
+)
 from stepscope.comparison.diagnosis.python import SMALL_NS, small_calls
+from stepscope.comparison.diagnosis.sampled import in_functions, waiting
 from stepscope.comparison.diagnosis.sizes import PRODUCTS, most_telling, retyped, share_of_same_work, sizes
 from stepscope.comparison.model import PROCESS, WORKERS, RuledOut
 from stepscope.core import units
@@ -35,6 +44,8 @@ _LEAST_OF_WORK = 0.1
 _MORE_OFTEN, _SIGMAS = 1.2, 3.0
 #: The part of the time in which the job is busy must rise by this.
 _BUSIER = 0.05
+#: Functions that all take longer use about as much more processor time; much more than that, and something else works.
+_LEAST_USED, _MOST_USED = 0.5, 2.0
 #: Share of a run's time in work that the other lacks, up to which the other does all of it.
 _LITTLE = 0.2
 #: Share of a cycle that added work must cost; runs differ by less.
@@ -88,7 +99,7 @@ def workload_change(view: View) -> Judgement:
     disappeared and the old ones are unchanged; or, without a profile, worker processes compute a tenth longer, or
     process and workers wait for each other three times as often while the process needs more processor time.
     """
-    return _of_workers(view) or _between_processes(view) or _of_operators(view)
+    return _of_workers(view) or _between_processes(view) or _of_functions(view) or _of_operators(view)
 
 
 def _of_operators(view: View) -> Judgement:
@@ -153,6 +164,39 @@ def _between_processes(view: View) -> Suspect | None:
     )
     advice = "send less between processes, or share memory (multiprocessing.shared_memory, shared tensors)"
     return _suspect(view, 0.7, text, mine.ratio, own.delta, shown, advice)
+
+
+def _of_functions(view: View) -> Suspect | None:
+    """The judgement on functions that all take longer alike, by samples of stacks, if the work is not known otherwise.
+
+    Processor time is what work costs. It grew by as much as they did: nothing else of the process works more, waits for
+    cores, or keeps Python's lock. What most of the time went to grew half as much as all did, or more.
+    """
+    own, wait = ran(view), waited(view)
+    if view.is_profiled or not view.is_slower or not own.is_known:
+        return None
+    rows = in_functions(view).filter(~waiting() & (pl.col("low") > 0)).sort(pl.col("high") / pl.col("low"))
+    whole = Change(float(rows["low"].sum()), float(rows["high"].sum()), is_real=True, unit="ns")
+    is_more = whole.delta >= view.least_ns and (whole.ratio or 0.0) >= math.exp(_RESIZED)
+    if not is_more or not _LEAST_USED <= own.delta / whole.delta <= _MOST_USED:
+        return None
+    at = int((rows["low"].cum_sum() < _HALF * (whole.base or 0.0)).sum())
+    usual = rows["high"][at] / rows["low"][at] - 1
+    scatter = math.sqrt(float(rows.select((pl.col("scatter") ** 2).sum()).item()))
+    is_held = held_by_threads(view).rose(by=_HALF * view.least_ns)
+    is_stretched = wait.delta > _HALF * own.delta or (outside_cores(view) or 0.0) >= HALF_CORE or is_held
+    if is_stretched or usual < _HALF * ((whole.ratio or 1.0) - 1) or whole.delta < _SIGMAS * scatter:
+        return None
+    most = ", ".join(rows.sort("delta", descending=True).head(2)["function"])
+    shown = [
+        evidence("time of functions, per cycle", whole, role="necessary", device="host", unit="ns"),
+        evidence("own processor time per cycle", own, role="necessary", device=PROCESS, metric=_ONCPU),
+    ]
+    text = (
+        f"Functions take longer alike: {span(whole.base, whole.other, 'ns')} per cycle in all, most of it in {most}."
+        " There is more to do in each cycle, or the cores are slower."
+    )
+    return _suspect(view, 0.6, text, whole.ratio, whole.delta, shown)
 
 
 def _the_same(work: tuple[float, float]) -> RuledOut:

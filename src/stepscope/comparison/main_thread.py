@@ -1,0 +1,221 @@
+"""Where a process' main thread was, and what worked for it while it waited, from samples of Python stacks.
+
+While the main thread waits for a pool of threads or of worker processes, what these do is what its time goes to. So
+their functions count in place of its waits, and two runs of a server or of a pool differ in the functions that do the
+work. Who held Python's lock is known from samples of its own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from stepscope.comparison.model import FROM_QUEUE, WAITING_FUNCTIONS, LockHeld
+from stepscope.core.intervals import reached
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from stepscope.core.trace import Trace
+
+#: When a visit of a stack begins and ends.
+_ENDS = (pl.col("ts_ns"), pl.col("ts_ns") + pl.col("dur_ns"))
+#: Frames that wait for an item of a queue, of threads or of processes.
+_QUEUE = r"^(?:Simple)?Queue\.get \((?:queue|multiprocessing/queues)\.py"
+#: The functions through which all tracing and compiling goes, and nothing that runs what was compiled.
+_COMPILER = r"\((?:torch/_dynamo/convert_frame\.py|jax/_src/compiler\.py|triton/compiler/|torch/jit/_(?:trace|script))"
+#: What runs the work that a pool of threads was given, and what a worker process runs in. The workers of PyTorch's
+#: loader are none of these: waits for them are waits for data.
+_POOL_THREAD = r"\((?:concurrent/futures/thread|anyio/_backends/_asyncio|multiprocessing/pool)\.py"
+_WORKER_PROCESS = r"\(multiprocessing/(?:process|popen_\w+|spawn)\.py"
+_LOADER_WORKER = r"\(torch/utils/data/_utils/worker\.py"
+_VISIT = ("ts_ns", "dur_ns", "stack_id", "n_samples")
+
+
+def python_functions(
+    trace: Trace,
+    pid: int | None,
+    low_ns: int,
+    high_ns: int | None = None,
+    steps: pl.DataFrame | None = None,
+    siblings: Collection[int] = (),
+) -> pl.DataFrame | None:
+    """Each Python function's own share of the main thread's time from `low_ns` to `high_ns`; None without stacks.
+
+    Of that time only what TIMED_STEPS cover counts, if there are any: no profile slowed them, or was written meanwhile.
+    While the thread waits, functions in which the process' pools of threads work count, and those of worker processes,
+    unless `siblings` says that other processes are observed too. Of several that work at once each counts in part.
+
+    Columns: function, share_ratio (0..1), early_ratio and late_ratio (its share of the first and of the last third of
+    that time), n_samples (of the whole thread), and n_independent: as many samples, taken at random, would scatter as
+    much. Samples that follow one another in one stack are a single visit of it, and one that stands for a long time
+    counts for all of that time, so there are fewer of these. n_visits and n_all_visits count the visits of the function
+    and of all. on_lock_ratio is the part of the function's time in which a thread that was in it held Python's lock, by
+    samples of its own, of which n_expected would be such if it held the lock all the time; null without such samples.
+    """
+    if pid is None:
+        return None
+    stacks = _named(_up_to_queue(_up_to_compiler(trace.stacks)))
+    samples = trace.stack_samples.filter(pl.col("ts_ns") >= low_ns)
+    if high_ns is not None:
+        length = pl.min_horizontal("dur_ns", high_ns - pl.col("ts_ns"))
+        samples = samples.filter(pl.col("ts_ns") < high_ns).with_columns(dur_ns=length)
+    is_main = (pl.col("tid") == pl.col("pid")) & (pl.col("pid") == pid)
+    visits = samples.filter(~pl.col("on_gil")).join(stacks, on="stack_id")
+    mine = visits.filter(is_main)
+    if steps is not None and _within(mine, steps).is_empty():
+        steps = None
+    mine = _within(mine, steps)
+    is_worker = pl.col("is_worker_process") & (pl.col("pid") != pid) & ~pl.col("waits")
+    in_pool = pl.col("is_pool_thread") & (pl.col("pid") == pid) & ~is_main & ~pl.col("waits")
+    at_work = visits.filter(in_pool if set(siblings) - {pid} else in_pool | is_worker)
+    if at_work.height and mine.height:
+        mine = _with_work(mine, _within(at_work, steps))
+    if not mine["dur_ns"].sum():
+        return None
+    functions = mine.group_by("function").agg(share_ratio=pl.col("dur_ns").sum() / int(mine["dur_ns"].sum()))
+    functions = functions.filter(pl.col("share_ratio") > 0).sort("share_ratio", "function", descending=[True, False])
+    early, late = (_share_of_third(mine, last=last) for last in (False, True))
+    counted = functions.with_columns(
+        n_samples=pl.lit(mine["n_samples"].sum()), n_independent=_independent(functions, mine)
+    ).with_columns(n_all_visits=pl.lit(mine.height))
+    for more in (mine.group_by("function").agg(n_visits=pl.len()), early, late):
+        counted = counted.join(more, on="function", how="left", maintain_order="left")
+    held = samples.filter(pl.col("on_gil") & (pl.col("pid") == pid)).join(stacks, on="stack_id")
+    return counted.join(_on_lock(held, visits.filter(pl.col("pid") == pid)), on="function", how="left")
+
+
+def _named(stacks: pl.DataFrame) -> pl.DataFrame:
+    """Each stack's own function, whether it waits for others there, and whether it is of a pool's thread or process."""
+    any_of = {
+        name: pl.col("frames").list.eval(pl.element().str.contains(pattern)).list.any()
+        for name, pattern in (("pool", _POOL_THREAD), ("process", _WORKER_PROCESS), ("loader", _LOADER_WORKER))
+    }
+    function = pl.col("frames").list.last().str.replace(r":\d+\)$", ")")
+    return stacks.select(
+        "stack_id",
+        function=function,
+        waits=function.str.contains(WAITING_FUNCTIONS),
+        is_pool_thread=any_of["pool"],
+        is_worker_process=any_of["process"] & ~any_of["loader"],
+    )
+
+
+def _with_work(mine: pl.DataFrame, at_work: pl.DataFrame) -> pl.DataFrame:
+    """The main thread's visits, with what `at_work` did in place of its waits; of k at a time each counts a k-th."""
+    waits = mine.filter("waits").sort("ts_ns")
+    starts, ends = (waits.select(at).to_series().to_numpy() for at in _ENDS)
+    ends = np.minimum(ends, np.append(starts[1:], np.iinfo(np.int64).max))  # rounding may let them overlap by 1 ns
+    low, high = (at_work.select(at).to_series().to_numpy() for at in _ENDS)
+    row, wait = reached(low, high, (starts, ends))
+    low, high = np.maximum(low[row], starts[wait]), np.minimum(high[row], ends[wait])
+    edges = np.unique(np.concatenate((low, high)))
+    first = np.searchsorted(edges, low)
+    count = np.searchsorted(edges, high) - first
+    piece = np.repeat(np.arange(count.size), count)
+    cell = np.arange(piece.size) + np.repeat(first - (np.cumsum(count) - count), count)
+    at_once = np.bincount(cell, minlength=max(edges.size, 1))
+    width = np.diff(edges)[cell] / at_once[cell]
+    time = np.bincount(piece, width, minlength=count.size)
+    work = at_work[row].with_columns(ts_ns=pl.Series(low), of_wait=pl.Series(time))
+    taken = np.bincount(wait, time, minlength=waits.height)
+    rest = waits.with_columns(of_wait=pl.col("dur_ns") - pl.Series(taken))
+    both = pl.concat([work, rest]).with_columns(
+        n_samples=(pl.col("n_samples") * pl.col("of_wait") / pl.col("dur_ns")).ceil().cast(pl.Int64),
+        dur_ns=pl.col("of_wait").round().cast(pl.Int64),
+    )
+    return pl.concat([mine.filter(~pl.col("waits")), both.filter(pl.col("dur_ns") > 0).drop("of_wait")])
+
+
+def _on_lock(held: pl.DataFrame, visits: pl.DataFrame) -> pl.DataFrame:
+    """The part of each function's time in which its thread held Python's lock, and how many samples could show it."""
+    if held.is_empty():
+        return pl.DataFrame(schema={"function": pl.String, "on_lock_ratio": pl.Float64, "n_expected": pl.Float64})
+    each_ns = float(held["dur_ns"].sum()) / float(held["n_samples"].sum())
+    time = pl.col("dur_ns").sum().cast(pl.Float64)
+    rows = visits.group_by("function").agg(time=time, n_expected=time / each_ns)
+    rows = rows.join(held.group_by("function").agg(held=time), on="function", how="left")
+    ratio = (pl.col("held").fill_null(0.0) / pl.col("time")).clip(0.0, 1.0)
+    return rows.select("function", "n_expected", on_lock_ratio=ratio)
+
+
+def _within(visits: pl.DataFrame, steps: pl.DataFrame | None) -> pl.DataFrame:
+    """The visits while TIMED_STEPS ran, on a clock that stands still between them; all if there are no steps."""
+    if steps is None or steps.is_empty():
+        return visits
+    begin = steps["ts_ns"].to_numpy().astype(np.float64)
+    end = begin + (steps["dur_ns"] * steps["n_steps"]).to_numpy()
+    end = np.minimum(end, np.append(begin[1:], np.inf))  # rows are in order, and one that overlaps the next is cut
+    passed = np.concatenate(([0.0], np.cumsum(end - begin)))
+    times, clock = np.stack((begin, end), 1).ravel(), np.stack((passed[:-1], passed[1:]), 1).ravel()
+    low, high = (np.interp(visits.select(at).to_series().to_numpy(), times, clock) for at in _ENDS)
+    inside = visits.with_columns(ts_ns=pl.Series(low).cast(pl.Int64), dur_ns=pl.Series(high - low).cast(pl.Int64))
+    return inside.filter(pl.col("dur_ns") > 0)
+
+
+def _share_of_third(visits: pl.DataFrame, *, last: bool) -> pl.DataFrame:
+    """Each function's share of the time of visits in the first third of the time that they cover, or in the last."""
+    begin, end = int(visits["ts_ns"].to_numpy().min()), int((visits["ts_ns"] + visits["dur_ns"]).to_numpy().max())
+    third = (end - begin) // 3
+    low, high = (end - third, end) if last else (begin, begin + third)
+    inside = pl.min_horizontal(pl.col("ts_ns") + pl.col("dur_ns"), high) - pl.max_horizontal("ts_ns", low)
+    lengths = visits.select("function", length=inside.clip(0))
+    whole = max(int(lengths["length"].sum()), 1)
+    return lengths.group_by("function").agg(
+        (pl.col("length").sum() / whole).alias("late_ratio" if last else "early_ratio")
+    )
+
+
+def _up_to_compiler(stacks: pl.DataFrame) -> pl.DataFrame:
+    """The stacks without what a compiler calls: its time is in hundreds of functions, none of which stands out."""
+    is_compiler = pl.col("frames").list.eval(pl.element().str.contains(_COMPILER))
+    n_frames = pl.when(is_compiler.list.any()).then(is_compiler.list.arg_max() + 1)
+    return stacks.with_columns(pl.col("frames").list.head(n_frames.fill_null(pl.col("frames").list.len())))
+
+
+def _up_to_queue(stacks: pl.DataFrame) -> pl.DataFrame:
+    """The stacks up to the function that takes the next item from a queue, if they wait there, with a name for it."""
+    frame = pl.element()
+    at = pl.col("frames").list.eval(frame.str.contains(_QUEUE)).list.arg_max()
+    takes = pl.col("frames").list.eval(frame.str.contains(_QUEUE)).list.any() & (at > 0)
+    taker = FROM_QUEUE + pl.col("frames").list.get(at - 1, null_on_oob=True)
+    short = pl.col("frames").list.head(at).list.concat(taker)
+    return stacks.with_columns(frames=pl.when(takes).then(short).otherwise("frames"))
+
+
+def lock_held(trace: Trace, pid: int | None, low_ns: int, high_ns: int | None = None) -> Mapping[str, LockHeld] | None:
+    """How long each thread held Python's lock from `low_ns` to `high_ns`; None without stacks.
+
+    Threads go by their names, with `#` for a number: those alike count as one.
+    """
+    if not trace.stack_samples["on_gil"].any():
+        return None
+    mine = trace.stack_samples.filter((pl.col("pid") == pid) & (pl.col("ts_ns") >= low_ns))
+    if high_ns is not None:
+        mine = mine.filter(pl.col("ts_ns") < high_ns)
+    if mine.is_empty():
+        return None
+    end = int((mine["ts_ns"] + mine["dur_ns"]).to_numpy().max()) if high_ns is None else high_ns
+    length = max(end - low_ns, 1)
+    name = pl.col("thread").cast(pl.String).fill_null("").str.replace_all(r"\d+", "#")
+    sums = (pl.col(column).filter("on_gil").sum() for column in ("dur_ns", "n_samples"))
+    rows = mine.group_by(name).agg(*sums).rows()
+    return {thread: LockHeld(min(held / length, 1.0), n) for thread, held, n in rows}
+
+
+def _independent(functions: pl.DataFrame, visits: pl.DataFrame) -> pl.Series:
+    """How many independent samples are worth these visits, for the share of each function.
+
+    The variance of a share of time is that of a ratio, whose units are visits: the sum of (time × (is there − share))²
+    over the squared time in all.
+    """
+    squares = visits.group_by("function").agg(squares=pl.col("dur_ns").cast(pl.Float64).pow(2).sum())
+    whole, total = float(squares["squares"].sum()), float(visits["dur_ns"].sum())
+    rows = functions.join(squares, on="function", how="left", maintain_order="left")
+    share, here = pl.col("share_ratio"), pl.col("squares").fill_null(0.0)
+    variance = (here * (1 - share) ** 2 + (whole - here) * share**2) / total**2
+    n_all = float(visits["n_samples"].sum())
+    worth = pl.when(variance > 0).then(share * (1 - share) / variance).otherwise(n_all)
+    return rows.select(pl.min_horizontal(worth, n_all).alias("n_independent")).to_series()
