@@ -22,12 +22,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from stepscope.analyses.cycles.functions import functions_of, own_of
-from stepscope.comparison.model import FUNCTIONS, OBSERVED_CYCLES, PARTS, RESOURCES, WORKLOAD, LockHeld
-from stepscope.comparison.observe import lock_held, observe, parts_of, python_functions, workload_of
+from stepscope.comparison.model import FUNCTIONS, OBSERVED_CYCLES, PARTS, RESOURCES, WORKLOAD
+from stepscope.comparison.observe import observe, parts_of, workload_of
 from stepscope.core.errors import MissingTable, StepscopeError
 from stepscope.core.result_tables import ATTRIBUTION, CYCLES
-from stepscope.core.schema import ISSUES, KERNELS, OPS, SPANS, STACK_SAMPLES, STACKS
-from stepscope.core.trace import Meta, Result, Results, Trace
+from stepscope.core.schema import ISSUES, KERNELS, OPS, SPANS
+from stepscope.core.trace import Meta, Result, Results
 
 
 def test_recordings_and_results_are_observed_alike():
@@ -170,101 +170,6 @@ def test_what_a_comparison_needs_is_named(spans, error):
 def test_without_anything_that_comes_again_there_is_nothing_to_compare():
     with pytest.raises(StepscopeError, match="nothing repeats"):
         observe(trace_of(spans_of((MAIN, 0, 9, "a", "operator")), devices=GPU))
-
-
-def trace() -> Trace:
-    rows = [
-        {"ts_ns": 0, "dur_ns": 90, "pid": 7, "tid": 7, "stack_id": 0, "n_samples": 9, "on_gil": False},
-        {"ts_ns": 90, "dur_ns": 30, "pid": 7, "tid": 7, "stack_id": 1, "n_samples": 3, "on_gil": False},
-        {"ts_ns": 120, "dur_ns": 10, "pid": 7, "tid": 7, "stack_id": 0, "n_samples": 1, "on_gil": False},
-        {"ts_ns": 90, "dur_ns": 30, "pid": 7, "tid": 8, "stack_id": 0, "n_samples": 3, "on_gil": False},
-        {"ts_ns": 90, "dur_ns": 30, "pid": 9, "tid": 9, "stack_id": 0, "n_samples": 3, "on_gil": False},
-        {"ts_ns": 90, "dur_ns": 30, "pid": 7, "tid": 7, "stack_id": 0, "n_samples": 3, "on_gil": True},
-    ]
-    frames = [["main (t.py:1)", "load (t.py:2)"], ["main (t.py:1)"]]
-    tables = {
-        "stack_samples": STACK_SAMPLES.conform(pl.DataFrame(rows)),
-        "stacks": STACKS.conform(pl.DataFrame({"stack_id": [0, 1], "frames": frames})),
-    }
-    return Trace(Meta("x", "kineto"), tables)
-
-
-def test_the_main_threads_time_from_the_first_cycle_on():
-    frame = python_functions(trace(), 7, 50)
-    rows = frame.select("function", "share_ratio", "n_samples").rows()
-    assert rows == [("main (t.py)", 0.75, 4), ("load (t.py)", 0.25, 4)]
-
-
-def test_a_single_long_visit_of_a_function_is_worth_a_sample_or_two():
-    frame = python_functions(trace(), 7, 50)
-    # Two visits: 30 of 40 ns in one function, 10 in another; each share is uncertain by (30² × ¼² + 10² × ¾²) / 40².
-    assert frame["n_independent"].to_list() == pytest.approx([0.1875 / (112.5 / 1600)] * 2)
-
-
-def test_a_function_that_is_seen_more_and_more_has_a_larger_share_of_the_last_third():
-    shares = python_functions(trace(), 7, 50).select("function", "early_ratio", "late_ratio").rows()
-    # From 90 to 130 ns, in thirds of 13 ns: the last 10 are in the other function.
-    assert shares == [("main (t.py)", 1.0, pytest.approx(3 / 13)), ("load (t.py)", 0.0, pytest.approx(10 / 13))]
-
-
-def test_what_comes_after_the_last_step_does_not_count():
-    assert python_functions(trace(), 7, 50, 125).select("function", "share_ratio").rows() == [
-        ("main (t.py)", pytest.approx(30 / 35)),
-        ("load (t.py)", pytest.approx(5 / 35)),
-    ]
-
-
-def test_time_in_a_compiler_is_that_of_the_function_through_which_it_is_entered():
-    entry, ran = "_compile (torch/_dynamo/convert_frame.py:9)", "fn (torch/_dynamo/eval_frame.py:5)"
-    frames = [["main (t.py:1)", ran, entry, "hash (torch/fx/node.py:3)"], ["main (t.py:1)", ran, "linear (nn.py:4)"]]
-    stacks = STACKS.conform(pl.DataFrame({"stack_id": [0, 1], "frames": frames}))
-    found = python_functions(trace().with_tables(stacks=stacks), 7, 0)
-    assert set(found["function"]) == {"_compile (torch/_dynamo/convert_frame.py)", "linear (nn.py)"}
-
-
-def test_a_wait_for_an_item_of_a_queue_goes_by_the_function_that_takes_it():
-    frames = [
-        ["main (t.py:1)", "batches (t.py:7)", "Queue.get (queue.py:171)", "Condition.wait (threading.py:320)"],
-        ["main (t.py:1)", "join (pool.py:3)", "Condition.wait (threading.py:320)"],
-    ]
-    stacks = STACKS.conform(pl.DataFrame({"stack_id": [0, 1], "frames": frames}))
-    found = python_functions(trace().with_tables(stacks=stacks), 7, 0)
-    assert set(found["function"]) == {"waits for an item: batches (t.py)", "Condition.wait (threading.py)"}
-
-
-def test_only_what_was_sampled_during_timed_steps_counts():
-    steps = pl.DataFrame({"ts_ns": [100, 115], "dur_ns": [10.0, 20.0], "n_steps": [1, 1]})
-    found = python_functions(trace(), 7, 50, None, steps)
-    # From 100 to 110 and from 115 to 120 ns it is in main, from 120 to 130 in load.
-    assert dict(found.select("function", "share_ratio").rows()) == {
-        "main (t.py)": pytest.approx(15 / 25), "load (t.py)": pytest.approx(10 / 25),
-    }  # fmt: skip
-    nowhere = steps.with_columns(pl.col("ts_ns") + 1000)
-    assert python_functions(trace(), 7, 50, None, nowhere).equals(python_functions(trace(), 7, 50))
-
-
-def test_none_where_the_process_was_not_looked_at():
-    assert python_functions(trace(), 8, 0) is None
-    assert python_functions(trace(), None, 0) is None
-    assert python_functions(Trace(Meta("x", "kineto"), {}), 7, 0) is None
-
-
-def test_who_holds_the_lock_goes_by_names_without_numbers():
-    rows = [
-        {"ts_ns": 0, "dur_ns": 100, "pid": 7, "tid": 7, "thread": "MainThread", "n_samples": 10, "on_gil": True},
-        {"ts_ns": 0, "dur_ns": 20, "pid": 7, "tid": 8, "thread": "Thread-1 (log)", "n_samples": 2, "on_gil": True},
-        {"ts_ns": 50, "dur_ns": 30, "pid": 7, "tid": 9, "thread": "Thread-2 (log)", "n_samples": 3, "on_gil": True},
-        {"ts_ns": 50, "dur_ns": 30, "pid": 7, "tid": 11, "thread": "poll", "n_samples": 3, "on_gil": False},
-        {"ts_ns": 300, "dur_ns": 30, "pid": 7, "tid": 9, "thread": "Thread-2 (log)", "n_samples": 3, "on_gil": True},
-    ]
-    samples = STACK_SAMPLES.conform(pl.DataFrame([{**row, "stack_id": 0} for row in rows]))
-    recorded = Trace(Meta("x", "kineto"), {"stack_samples": samples})
-    assert lock_held(recorded, 7, 0, 200) == {
-        "MainThread": LockHeld(0.5, 10), "Thread-# (log)": LockHeld(0.25, 5), "poll": LockHeld(0.0, 0),
-    }  # fmt: skip
-    assert lock_held(recorded, 8, 0, 200) is None
-    unknown = Trace(Meta("x", "kineto"), {"stack_samples": samples.filter(~pl.col("on_gil"))})
-    assert lock_held(unknown, 7, 0, 200) is None
 
 
 SPANS = spans_of(

@@ -83,8 +83,9 @@ def python_functions(
     ).with_columns(n_all_visits=pl.lit(mine.height))
     for more in (mine.group_by("function").agg(n_visits=pl.len()), early, late):
         counted = counted.join(more, on="function", how="left", maintain_order="left")
-    held = samples.filter(pl.col("on_gil") & (pl.col("pid") == pid)).join(stacks, on="stack_id")
-    return counted.join(_on_lock(held, visits.filter(pl.col("pid") == pid)), on="function", how="left")
+    is_theirs = pl.col("pid").is_in([pid, *at_work["pid"].unique()])
+    held = samples.filter(pl.col("on_gil") & is_theirs).join(stacks, on="stack_id")
+    return counted.join(_on_lock(held, visits.filter(is_theirs)), on="function", how="left", maintain_order="left")
 
 
 def _named(stacks: pl.DataFrame) -> pl.DataFrame:
@@ -132,7 +133,7 @@ def _with_work(mine: pl.DataFrame, at_work: pl.DataFrame) -> pl.DataFrame:
 def _on_lock(held: pl.DataFrame, visits: pl.DataFrame) -> pl.DataFrame:
     """The part of each function's time in which its thread held Python's lock, and how many samples could show it."""
     if held.is_empty():
-        return pl.DataFrame(schema={"function": pl.String, "on_lock_ratio": pl.Float64, "n_expected": pl.Float64})
+        return pl.DataFrame(schema={"function": pl.String, "n_expected": pl.Float64, "on_lock_ratio": pl.Float64})
     each_ns = float(held["dur_ns"].sum()) / float(held["n_samples"].sum())
     time = pl.col("dur_ns").sum().cast(pl.Float64)
     rows = visits.group_by("function").agg(time=time, n_expected=time / each_ns)

@@ -27,6 +27,7 @@ from stepscope.comparison.diagnosis.cores import (
     waited,
     with_workers,
 )
+from stepscope.comparison.diagnosis.sampled import typical_growth
 from stepscope.comparison.diagnosis.threads import is_crowded
 from stepscope.comparison.model import BLOCKER, PROCESS, WORKERS, RuledOut
 from stepscope.core import units
@@ -46,9 +47,10 @@ _MOST = 0.6
 
 
 def _slowdown(view: View) -> float | None:
-    """How many times longer a typical call takes on the host, at equal clock."""
-    work = view.host_work()
-    slowdown = typical_slowdown(work)
+    """How many times longer a typical call, or without a profile a function, takes on the host at equal clock."""
+    slowdown = typical_slowdown(view.host_work())
+    if slowdown is None and not view.is_profiled:
+        slowdown = typical_growth(view)
     clock = core_clock(view)
     return None if slowdown is None else slowdown * min(clock.ratio or 1.0, 1.0)
 

@@ -36,8 +36,6 @@ _UNEXPLAINED = 0.1
 _FAULT_NS = 4000.0
 #: An operator that others replace took at least this share of their time.
 _REPLACED = 0.05
-#: The part of a function's added time that must be added processor time.
-_AT_WORK = 0.5
 #: Slowdown below which a typical operator counts as unchanged.
 _UNCHANGED = 1.05
 
@@ -111,11 +109,8 @@ def _in_functions(view: View) -> Judgement:
     rows, own = slower(view), ran(view)
     times = unexplained(view, rows, accounted(view)) if rows.height else None
     if times is None:
-        return RuledOut(name, "no function in compiled code takes longer while the others do not")
+        return RuledOut(name, "no function in compiled code works longer while the others do not")
     change, lost = times
-    if own.delta < _AT_WORK * lost:
-        took = f"own processor time {span(own.base, own.other, 'ns')} per cycle"
-        return RuledOut(name, f"{rows['function'][0]} takes longer, but does not work longer: {took}", own.is_known)
     if (outside_cores(view) or 0.0) >= HALF_CORE:
         return RuledOut(name, "other processes use the cores too, which slows some functions more than others", False)
     others = " and others" if rows.height > 1 else ""

@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.comparison.diagnosis.change import Change, evidence
+from stepscope.comparison.diagnosis.cores import ran
 from stepscope.comparison.model import FROM_QUEUE, WAITING_FUNCTIONS
 from stepscope.comparison.statistics import more_often
 
@@ -43,6 +44,8 @@ _TIMES = ("low", "high", "delta", "scatter", "visits", "visits_other", "on_lock_
 _HALF_ON_LOCK, _LEAST_EXPECTED = 0.5, 5.0
 #: It does what it did if it took that part of a cycle before. It stands out if it grew that much more than the rest.
 _WAS_THERE, _APART = 0.01, 1.2
+#: The part of a function's added time that must be added processor time.
+_AT_WORK = 0.5
 
 
 def waiting() -> pl.Expr:
@@ -107,11 +110,23 @@ def in_functions(view: View) -> pl.DataFrame:
     ).select("function", *_TIMES)
 
 
+def typical_growth(view: View) -> float | None:
+    """How many times longer the process is in a function than in the base, for most of its work; None if unknown.
+
+    It is the median of functions by the time that they take in the base, as `typical_slowdown` is of operators.
+    """
+    rows = in_functions(view).filter(~waiting() & (pl.col("low") > 0)).sort(pl.col("high") / pl.col("low"))
+    if rows.is_empty():
+        return None
+    at = int((rows["low"].cum_sum() < rows["low"].sum() / 2).sum())
+    return float(rows["high"][at] / rows["low"][at])
+
+
 def slower(view: View) -> pl.DataFrame:
     """What `grown` gives of functions that do the same as in the base, only slower: slow operators without a profile.
 
-    They were there in the base, are mostly in compiled code, as samples of Python's lock show, and the other functions
-    in which the process works became slower much less.
+    They were there in the base, are mostly in compiled code, as samples of Python's lock show, use more processor time,
+    and the other functions in which the process works became slower much less.
     """
     rows = grown(view).filter(~waiting() & ~fetching())
     rows = rows.filter(
@@ -122,7 +137,8 @@ def slower(view: View) -> pl.DataFrame:
     rest = in_functions(view).filter(~waiting()).join(rows, on="function", how="anti")
     ends = [(float(each["low"].sum()), float(each["high"].sum())) for each in (rows, rest)]
     ratios = [high / low if low else 1.0 for low, high in ends]
-    return rows if ratios[0] >= _APART * max(ratios[1], 1.0) else rows.clear()
+    is_at_work = ran(view).is_known and ran(view).delta >= _AT_WORK * float(rows["delta"].sum())
+    return rows if is_at_work and ratios[0] >= _APART * max(ratios[1], 1.0) else rows.clear()
 
 
 def _visits(observations: Sequence[Observation]) -> int:

@@ -19,7 +19,7 @@ from stepscope.comparison.diagnosis.cores import (
     with_workers,
 )
 from stepscope.comparison.diagnosis.python import SMALL_NS, small_calls
-from stepscope.comparison.diagnosis.sampled import in_functions, waiting
+from stepscope.comparison.diagnosis.sampled import in_functions, typical_growth, waiting
 from stepscope.comparison.diagnosis.sizes import PRODUCTS, most_telling, retyped, share_of_same_work, sizes
 from stepscope.comparison.model import PROCESS, WORKERS, RuledOut
 from stepscope.core import units
@@ -175,17 +175,16 @@ def _of_functions(view: View) -> Suspect | None:
     own, wait = ran(view), waited(view)
     if view.is_profiled or not view.is_slower or not own.is_known:
         return None
-    rows = in_functions(view).filter(~waiting() & (pl.col("low") > 0)).sort(pl.col("high") / pl.col("low"))
+    rows = in_functions(view).filter(~waiting())
     whole = Change(float(rows["low"].sum()), float(rows["high"].sum()), is_real=True, unit="ns")
     is_more = whole.delta >= view.least_ns and (whole.ratio or 0.0) >= math.exp(_RESIZED)
     if not is_more or not _LEAST_USED <= own.delta / whole.delta <= _MOST_USED:
         return None
-    at = int((rows["low"].cum_sum() < _HALF * (whole.base or 0.0)).sum())
-    usual = rows["high"][at] / rows["low"][at] - 1
+    usual = typical_growth(view) or 1.0
     scatter = math.sqrt(float(rows.select((pl.col("scatter") ** 2).sum()).item()))
     is_held = held_by_threads(view).rose(by=_HALF * view.least_ns)
     is_stretched = wait.delta > _HALF * own.delta or (outside_cores(view) or 0.0) >= HALF_CORE or is_held
-    if is_stretched or usual < _HALF * ((whole.ratio or 1.0) - 1) or whole.delta < _SIGMAS * scatter:
+    if is_stretched or usual - 1 < _HALF * ((whole.ratio or 1.0) - 1) or whole.delta < _SIGMAS * scatter:
         return None
     most = ", ".join(rows.sort("delta", descending=True).head(2)["function"])
     shown = [

@@ -1,0 +1,103 @@
+"""What samples of stacks alone say of a job without a profile: which functions take longer, and how."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+from faulty_jobs import MS, Job, recorded
+from msgspec.structs import replace
+
+from stepscope.comparison.verdict import compare_runs
+
+BASE = Job()
+N = 2000
+
+
+def loop(ms, own_ms, times, *, seed=0, on_lock=None, **levels):
+    """A plain loop: its step, the processor time of it, and the main thread's time in functions (ms).
+
+    `on_lock` is the part of a function's time in which it holds Python's lock: none of it, unless given.
+    """
+    share = pl.col("share_ratio")
+    rows = {"function": list(times), "share_ratio": [time / ms for time in times.values()]}
+    counts = {"n_samples": N, "n_independent": float(N), "n_all_visits": N, "n_expected": share * N / 10}
+    held = [(on_lock or {}).get(name, 0.0) for name in times]
+    functions = pl.DataFrame(rows).with_columns(
+        **counts,
+        n_visits=(share * N).cast(pl.Int64),
+        early_ratio=share,
+        late_ratio=share,
+        on_lock_ratio=pl.Series(held),
+    )
+    job = replace(BASE, operators=(), gaps_ms=ms, loading_ms=0.0)
+    if "host_pressure_io_some" in levels:
+        job = replace(job, resources={**job.resources, ("host", "host_pressure_io_some"): ("ns/s", 0.0)})
+    used = own_ms / ms
+    run = recorded(job.levels(process_oncpu_time=1e9 * used, process_cpu_usage=100 * used, **levels), seed)
+    return replace(run, parts=run.parts.clear(), python_functions=functions)
+
+
+def first_cause(base, other):
+    return next(iter(compare_runs([[base]], [[other]]).causes), None)
+
+
+TIMES = {"solve (a.py)": 30.0, "reduce (a.py)": 20.0, "write (a.py)": 8.0}
+
+
+def test_a_function_in_compiled_code_that_takes_longer_is_a_slow_operator():
+    cause = first_cause(loop(60.0, 58.0, TIMES), loop(75.0, 73.0, {**TIMES, "solve (a.py)": 45.0}, seed=1))
+    assert cause.category == "slow_operator"
+    assert "solve (a.py) took from 30" in cause.statement
+    assert cause.explained_ns == pytest.approx(15 * MS, rel=0.2)
+
+
+def test_a_function_in_python_that_takes_longer_is_overhead_if_it_doubles():
+    held = {"write (a.py)": 0.9}
+    base = loop(60.0, 58.0, TIMES, on_lock=held)
+    cause = first_cause(base, loop(75.0, 73.0, {**TIMES, "write (a.py)": 23.0}, seed=1, on_lock=held))
+    assert (cause.category, "write (a.py)" in cause.statement) == ("host_overhead", True)
+
+
+def test_a_function_that_the_base_does_not_have_is_no_slower_one():
+    other = loop(75.0, 73.0, {**TIMES, "audit (a.py)": 15.0}, seed=1)
+    assert first_cause(loop(60.0, 58.0, TIMES), other).category == "host_overhead"
+
+
+def test_a_function_that_sleeps_longer_is_no_slow_operator():
+    other = loop(75.0, 58.0, {**TIMES, "write (a.py)": 23.0}, seed=1)
+    assert first_cause(loop(60.0, 58.0, TIMES), other).category == "host_overhead"
+
+
+def test_functions_that_all_take_longer_alike_have_more_to_do():
+    other = loop(75.0, 72.5, {name: time * 1.25 for name, time in TIMES.items()}, seed=1)
+    cause = first_cause(loop(60.0, 58.0, TIMES), other)
+    assert cause.category == "workload_change"
+    assert "Functions take longer alike: from 58" in cause.statement
+
+
+def test_functions_that_wait_for_cores_alike_have_no_more_to_do():
+    stretched = {name: time * 1.25 for name, time in TIMES.items()}
+    for levels in ({"process_runq_time": 2e8}, {}):  # waits for cores; or no added processor time
+        other = loop(75.0, 58.0, stretched, seed=1, **levels)
+        cause = first_cause(loop(60.0, 58.0, TIMES), other)
+        assert cause is None or cause.category != "workload_change"
+
+
+def test_something_else_that_uses_the_processor_is_no_added_work_of_functions():
+    other = loop(75.0, 130.0, {name: time * 1.25 for name, time in TIMES.items()}, seed=1)
+    cause = first_cause(loop(60.0, 58.0, TIMES), other)
+    assert cause is None or cause.category != "workload_change"
+
+
+@pytest.mark.parametrize(("stalled", "category"), [(2e8, "disk_io"), (0.0, "host_overhead")])
+def test_waits_for_a_disk_that_others_use_are_disk_io_though_the_process_writes_as_before(stalled, category):
+    times, wrote = {**TIMES, "write (a.py)": 23.0}, {"process_write_bytes_rate": 1e7}
+    base = loop(60.0, 58.0, TIMES, host_pressure_io_some=0.0, **wrote)
+    cause = first_cause(base, loop(75.0, 58.0, times, seed=1, host_pressure_io_some=stalled, **wrote))
+    assert cause.category == category
+
+
+def test_functions_that_a_neighbour_stretches_are_cpu_contention():
+    other = loop(75.0, 72.5, {name: time * 1.25 for name, time in TIMES.items()}, seed=1, host_cpu_usage=95.0)
+    cause = first_cause(loop(60.0, 58.0, TIMES, host_cpu_usage=55.0), other)
+    assert cause.category == "cpu_contention"

@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepscope.comparison.main_thread import lock_held, python_functions
+from stepscope.comparison.model import LockHeld
+from stepscope.core.schema import STACK_SAMPLES, STACKS
+from stepscope.core.trace import Meta, Trace
+
+
+def trace() -> Trace:
+    rows = [
+        {"ts_ns": 0, "dur_ns": 90, "pid": 7, "tid": 7, "stack_id": 0, "n_samples": 9, "on_gil": False},
+        {"ts_ns": 90, "dur_ns": 30, "pid": 7, "tid": 7, "stack_id": 1, "n_samples": 3, "on_gil": False},
+        {"ts_ns": 120, "dur_ns": 10, "pid": 7, "tid": 7, "stack_id": 0, "n_samples": 1, "on_gil": False},
+        {"ts_ns": 90, "dur_ns": 30, "pid": 7, "tid": 8, "stack_id": 0, "n_samples": 3, "on_gil": False},
+        {"ts_ns": 90, "dur_ns": 30, "pid": 9, "tid": 9, "stack_id": 0, "n_samples": 3, "on_gil": False},
+        {"ts_ns": 90, "dur_ns": 30, "pid": 7, "tid": 7, "stack_id": 0, "n_samples": 3, "on_gil": True},
+    ]
+    frames = [["main (t.py:1)", "load (t.py:2)"], ["main (t.py:1)"]]
+    tables = {
+        "stack_samples": STACK_SAMPLES.conform(pl.DataFrame(rows)),
+        "stacks": STACKS.conform(pl.DataFrame({"stack_id": [0, 1], "frames": frames})),
+    }
+    return Trace(Meta("x", "kineto"), tables)
+
+
+def test_the_main_threads_time_from_the_first_cycle_on():
+    frame = python_functions(trace(), 7, 50)
+    rows = frame.select("function", "share_ratio", "n_samples").rows()
+    assert rows == [("main (t.py)", 0.75, 4), ("load (t.py)", 0.25, 4)]
+
+
+def test_a_single_long_visit_of_a_function_is_worth_a_sample_or_two():
+    frame = python_functions(trace(), 7, 50)
+    # Two visits: 30 of 40 ns in one function, 10 in another; each share is uncertain by (30² × ¼² + 10² × ¾²) / 40².
+    assert frame["n_independent"].to_list() == pytest.approx([0.1875 / (112.5 / 1600)] * 2)
+
+
+def test_a_function_that_is_seen_more_and_more_has_a_larger_share_of_the_last_third():
+    shares = python_functions(trace(), 7, 50).select("function", "early_ratio", "late_ratio").rows()
+    # From 90 to 130 ns, in thirds of 13 ns: the last 10 are in the other function.
+    assert shares == [("main (t.py)", 1.0, pytest.approx(3 / 13)), ("load (t.py)", 0.0, pytest.approx(10 / 13))]
+
+
+def test_what_comes_after_the_last_step_does_not_count():
+    assert python_functions(trace(), 7, 50, 125).select("function", "share_ratio").rows() == [
+        ("main (t.py)", pytest.approx(30 / 35)),
+        ("load (t.py)", pytest.approx(5 / 35)),
+    ]
+
+
+def test_time_in_a_compiler_is_that_of_the_function_through_which_it_is_entered():
+    entry, ran = "_compile (torch/_dynamo/convert_frame.py:9)", "fn (torch/_dynamo/eval_frame.py:5)"
+    frames = [["main (t.py:1)", ran, entry, "hash (torch/fx/node.py:3)"], ["main (t.py:1)", ran, "linear (nn.py:4)"]]
+    stacks = STACKS.conform(pl.DataFrame({"stack_id": [0, 1], "frames": frames}))
+    found = python_functions(trace().with_tables(stacks=stacks), 7, 0)
+    assert set(found["function"]) == {"_compile (torch/_dynamo/convert_frame.py)", "linear (nn.py)"}
+
+
+def test_a_wait_for_an_item_of_a_queue_goes_by_the_function_that_takes_it():
+    frames = [
+        ["main (t.py:1)", "batches (t.py:7)", "Queue.get (queue.py:171)", "Condition.wait (threading.py:320)"],
+        ["main (t.py:1)", "join (pool.py:3)", "Condition.wait (threading.py:320)"],
+    ]
+    stacks = STACKS.conform(pl.DataFrame({"stack_id": [0, 1], "frames": frames}))
+    found = python_functions(trace().with_tables(stacks=stacks), 7, 0)
+    assert set(found["function"]) == {"waits for an item: batches (t.py)", "Condition.wait (threading.py)"}
+
+
+def test_only_what_was_sampled_during_timed_steps_counts():
+    steps = pl.DataFrame({"ts_ns": [100, 115], "dur_ns": [10.0, 20.0], "n_steps": [1, 1]})
+    found = python_functions(trace(), 7, 50, None, steps)
+    # From 100 to 110 and from 115 to 120 ns it is in main, from 120 to 130 in load.
+    assert dict(found.select("function", "share_ratio").rows()) == {
+        "main (t.py)": pytest.approx(15 / 25), "load (t.py)": pytest.approx(10 / 25),
+    }  # fmt: skip
+    nowhere = steps.with_columns(pl.col("ts_ns") + 1000)
+    assert python_functions(trace(), 7, 50, None, nowhere).equals(python_functions(trace(), 7, 50))
+
+
+def test_none_where_the_process_was_not_looked_at():
+    assert python_functions(trace(), 8, 0) is None
+    assert python_functions(trace(), None, 0) is None
+    assert python_functions(Trace(Meta("x", "kineto"), {}), 7, 0) is None
+
+
+def test_who_holds_the_lock_goes_by_names_without_numbers():
+    rows = [
+        {"ts_ns": 0, "dur_ns": 100, "pid": 7, "tid": 7, "thread": "MainThread", "n_samples": 10, "on_gil": True},
+        {"ts_ns": 0, "dur_ns": 20, "pid": 7, "tid": 8, "thread": "Thread-1 (log)", "n_samples": 2, "on_gil": True},
+        {"ts_ns": 50, "dur_ns": 30, "pid": 7, "tid": 9, "thread": "Thread-2 (log)", "n_samples": 3, "on_gil": True},
+        {"ts_ns": 50, "dur_ns": 30, "pid": 7, "tid": 11, "thread": "poll", "n_samples": 3, "on_gil": False},
+        {"ts_ns": 300, "dur_ns": 30, "pid": 7, "tid": 9, "thread": "Thread-2 (log)", "n_samples": 3, "on_gil": True},
+    ]
+    samples = STACK_SAMPLES.conform(pl.DataFrame([{**row, "stack_id": 0} for row in rows]))
+    recorded = Trace(Meta("x", "kineto"), {"stack_samples": samples})
+    assert lock_held(recorded, 7, 0, 200) == {
+        "MainThread": LockHeld(0.5, 10), "Thread-# (log)": LockHeld(0.25, 5), "poll": LockHeld(0.0, 0),
+    }  # fmt: skip
+    assert lock_held(recorded, 8, 0, 200) is None
+    unknown = Trace(Meta("x", "kineto"), {"stack_samples": samples.filter(~pl.col("on_gil"))})
+    assert lock_held(unknown, 7, 0, 200) is None
+
+
+WAIT = ["main (t.py:1)", "gather (t.py:3)", "Future.result (concurrent/futures/_base.py:449)"]
+IN_POOL = ["_worker (concurrent/futures/thread.py:83)", "_WorkItem.run (concurrent/futures/thread.py:58)"]
+IN_PROCESS = ["BaseProcess._bootstrap (multiprocessing/process.py:314)", "serve (t.py:9)"]
+OF_LOADER = [*IN_PROCESS, "_worker_loop (torch/utils/data/_utils/worker.py:349)", "decode (t.py:7)"]
+ALL = [
+    ["main (t.py:1)"], WAIT, [*IN_POOL, "model (t.py:5)"], [*IN_POOL, "embed (t.py:6)"], IN_POOL[:1],
+    [*IN_PROCESS, "solve (t.py:8)"], OF_LOADER,
+]  # fmt: skip
+MAIN, WAITS, MODEL, EMBED, IDLE, SOLVE, DECODE = range(len(ALL))
+
+
+def visits(*rows):
+    """A trace of visits: process, thread, stack, start and end; one sample per ns."""
+    samples = [
+        {"ts_ns": low, "dur_ns": high - low, "pid": pid, "tid": tid, "stack_id": stack, "n_samples": high - low}
+        for pid, tid, stack, low, high in rows
+    ]
+    table = STACK_SAMPLES.conform(pl.DataFrame(samples).with_columns(on_gil=False))
+    return Trace(Meta("x", "kineto"), {
+        "stack_samples": table, "stacks": STACKS.conform(pl.DataFrame({"stack_id": range(len(ALL)), "frames": ALL})),
+    })  # fmt: skip
+
+
+def shares(trace, **options):
+    return dict(python_functions(trace, 7, 0, **options).select("function", "share_ratio").rows())
+
+
+def test_while_it_waits_for_a_pool_of_threads_their_functions_count():
+    trace = visits(
+        (7, 7, MAIN, 0, 20), (7, 7, WAITS, 20, 100), (7, 8, IDLE, 0, 40), (7, 8, MODEL, 40, 80), (7, 9, EMBED, 10, 50)
+    )
+    # From 20 to 40 ns embed alone works, to 50 both, to 80 model alone, then nobody.
+    assert shares(trace) == {
+        "main (t.py)": pytest.approx(0.2), "embed (t.py)": pytest.approx(0.25), "model (t.py)": pytest.approx(0.35),
+        "Future.result (concurrent/futures/_base.py)": pytest.approx(0.2),
+    }  # fmt: skip
+
+
+def test_while_it_waits_for_worker_processes_their_functions_count():
+    trace = visits((7, 7, MAIN, 0, 20), (7, 7, WAITS, 20, 100), (9, 9, SOLVE, 0, 60), (11, 11, DECODE, 0, 100))
+    waits = "Future.result (concurrent/futures/_base.py)"
+    assert shares(trace) == {"main (t.py)": 0.2, "solve (t.py)": 0.4, waits: 0.4}
+    assert shares(trace, siblings=[7, 9]) == {"main (t.py)": 0.2, waits: 0.8}
+
+
+def test_work_outside_of_timed_steps_does_not_count_either():
+    trace = visits((7, 7, MAIN, 0, 20), (7, 7, WAITS, 20, 100), (7, 8, MODEL, 40, 80))
+    steps = pl.DataFrame({"ts_ns": [10, 60], "dur_ns": [40.0, 40.0], "n_steps": [1, 1]})
+    assert shares(trace, steps=steps) == {
+        "main (t.py)": pytest.approx(10 / 80), "model (t.py)": pytest.approx(30 / 80),
+        "Future.result (concurrent/futures/_base.py)": pytest.approx(40 / 80),
+    }  # fmt: skip
+
+
+TIMES = st.lists(st.integers(0, 40), min_size=2, max_size=6, unique=True).map(sorted)
+
+
+@given(TIMES, st.lists(st.tuples(st.integers(8, 10), st.sampled_from([MODEL, EMBED, IDLE]), TIMES), max_size=4))
+def test_each_moment_of_a_wait_belongs_to_those_that_work_then(own, others):
+    # The thread waits and works by turns, and so does each other one, in whose gaps nothing was sampled.
+    mine = [(7, 7, WAITS if k % 2 else MAIN, *ends) for k, ends in enumerate(pairwise(own))]
+    taken = {tid: (tid, stack, ends[:2]) for tid, stack, ends in others}
+    theirs = [(7, tid, stack, *ends) for tid, stack, ends in taken.values()]
+    expected = {}
+    for _, _, stack, low, high in mine:
+        for t in range(low, high):
+            at_work = [s for _, _, s, a, b in theirs if a <= t < b and s != IDLE] if stack == WAITS else []
+            for each in at_work or [stack]:
+                name = ALL[each][-1].replace(":", " ").split()[0]
+                expected[name] = expected.get(name, 0.0) + 1 / len(at_work or [stack])
+    got = {name.split()[0]: share for name, share in shares(visits(*mine, *theirs)).items()}
+    whole = own[-1] - own[0]
+    # Times are rounded to ns.
+    assert got == {name: pytest.approx(time / whole, abs=3 / whole) for name, time in expected.items() if name in got}
+    assert all(time < 1 for name, time in expected.items() if name not in got)
+
+
+def test_how_much_of_a_functions_time_its_thread_holds_the_lock():
+    frame = python_functions(trace(), 7, 0).sort("function")
+    # A sample of who holds the lock stands for 10 ns; load has 100 ns and 30 of others.
+    rows = dict(zip(frame["function"], frame.select("on_lock_ratio", "n_expected").rows(), strict=True))
+    assert rows["main (t.py)"] == (0.0, 3.0)
+    assert rows["load (t.py)"] == (pytest.approx(30 / 130), 13.0)
