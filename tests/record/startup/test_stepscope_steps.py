@@ -13,7 +13,7 @@ class Profile:
     def __init__(self) -> None:
         self.told: list[int] = []
         self.points: list[bool] = []
-        self.is_near = self.is_over = self.has_own_marks = False
+        self.is_near = self.is_over = self.has_own_marks = self.is_marking = False
         self.is_content_here = True
 
     def step_begins(self, n: int) -> None:
@@ -157,6 +157,15 @@ def test_the_first_kind_of_range_is_the_one(steps, profile):
     for name in ("step 8", "iter 0", "iter 1", "step 9"):
         steps.named_range(name)
     assert profile.told == [0, 1]
+
+
+def test_our_own_marks_are_no_ranges_of_the_job(steps, profile):
+    steps.marked()  # by stepscope.step(), so ranges may mark steps too
+    profile.is_near = profile.is_marking = True
+    steps.named_range("ProfilerStep#1")
+    profile.is_marking = False
+    steps.marked()
+    assert (profile.told, profile.has_own_marks) == ([0, 1], False)
 
 
 def test_ranges_come_before_optimizers_and_those_before_models(steps, profile):

@@ -426,6 +426,20 @@ def test_ranges_that_mark_steps_already_are_not_marked_again(job):
     assert numbers(trace) == [102, 103, 104]
 
 
+def test_steps_that_the_job_marks_by_a_call_are_marked_one_by_one(job):
+    code = """
+    import stepscope
+    with torch.no_grad():
+        for i in range(20):
+            stepscope.step()
+            model(x), model(x)
+    """
+    process, _, (trace,) = job(code, "--steps", "5:9")
+    assert (process["step_source"], process["steps"]) == ("named ranges", 19)
+    assert numbers(trace) == [5, 6, 7, 8]
+    assert per_step(trace, "aten::relu") == [2] * 4
+
+
 COMPILED = """
 from torch._dynamo.utils import counters
 graphs = []

@@ -84,8 +84,8 @@ class Profile:
         self._is_marked = self._is_busy = False
         self._owed = None  # type: Any
         self._began = self._resident = 0
-        #: Whether ranges of the job's own mark steps in the trace, as ours would.
-        self.has_own_marks = False
+        #: Whether ranges of the job's own mark steps in the trace, as ours would; and whether we mark one right now.
+        self.has_own_marks = self.is_marking = False
         self._last_ns = self._gap_ns = 0
         self.n_steps = 0
 
@@ -307,7 +307,14 @@ class Profile:
         if self._state == _RUNNING:
             self._is_marked = True
             if not self.has_own_marks:
-                self._profiler.mark(n)
+                self._set_mark(n)
+
+    def _set_mark(self, n: int | None) -> None:
+        self.is_marking = True
+        try:
+            self._profiler.mark(n)
+        finally:
+            self.is_marking = False
 
     def _has_whole(self) -> bool:
         return self._settings.is_window or self.n_steps > self._began
@@ -318,7 +325,7 @@ class Profile:
         if was != _RUNNING:
             return
         if self._is_marked and not self.has_own_marks:
-            self._profiler.mark(None)
+            self._set_mark(None)
         if self._ends is not None:
             self._ends.skip()
         if not self._try(self._profiler.stop, "the profiler did not stop") or not self._has_whole():

@@ -59,7 +59,7 @@ class Steps:
     def named_range(self, name: str) -> None:
         """A range of this name begins. It is a step if it ends with a number and is named like the first such range."""
         match = _NAME.fullmatch(name) if isinstance(name, str) and name[-1:].isdigit() else None
-        if match is None:
+        if match is None or self.profile.is_marking:
             return
         kind = match.group(1)
         if self._range is None and (self._source == _RANGE or not self.profile.is_near):
