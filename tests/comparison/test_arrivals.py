@@ -17,11 +17,11 @@ N = 720
 STEPS = 9
 
 
-def served(step_ms, wait_ms, *, seed=0, busy=0.0, source="module calls"):
-    """A job whose requests take nine steps each and come at random; `busy` is how much of the waits it works."""
+def served(step_ms, wait_ms, *, seed=0, busy=0.0, source="module calls", every=STEPS):
+    """A job that waits for a request every so many steps, at random; `busy` is how much of the waits it works."""
     chance = np.random.default_rng(seed)
     step = step_ms * (1 + 0.05 * chance.standard_normal(N))
-    is_last = np.arange(N) % STEPS == STEPS - 1
+    is_last = np.arange(N) % every == every - 1
     waits = np.where(is_last, 10 * step_ms + chance.exponential(max(wait_ms, 1e-9), N), 0.0) * (wait_ms > 0)
     dur = (step + waits) * MS
     begin = (np.cumsum(dur) - dur).astype(np.int64)
@@ -51,6 +51,17 @@ def test_steps_that_end_with_a_wait_for_a_request_are_left_out_of_both_runs():
     base, other = both.waits
     assert base.n_requests == other.n_requests == pytest.approx(N / STEPS)
     assert base.step_ns / MS == pytest.approx(1 + (10 + 40) / STEPS, rel=0.2)
+
+
+@pytest.mark.parametrize(("sampled", "is_left_out"), [(0.2, True), (0.02, False), (None, False)])
+def test_few_waits_are_left_out_if_samples_show_the_main_thread_waiting_as_long(sampled, is_left_out):
+    runs = [served(10, 50, every=60), served(12, 50, every=60, seed=1)]
+    if sampled is not None:
+        rows = {"function": ["Condition.wait (threading.py)", "step (serve.py)"], "share_ratio": [sampled, 1 - sampled]}
+        runs = [replace(run, python_functions=pl.DataFrame(rows)) for run in runs]
+    (both,), _ = without_waits([pair(*runs)])
+    assert both.answers_requests == is_left_out
+    assert mean_ms(both.base[0]) == pytest.approx(10 if is_left_out else 12.5, rel=0.05)
 
 
 def grouped(run):

@@ -37,7 +37,7 @@ _KIB = 1024
 #: Number of functions of each accelerator, longest first, for which resources are averaged.
 _LONGEST = 8
 _SCHED_METRICS = {"sched_oncpu": "process_oncpu_time", "sched_runq": "process_runq_time"}
-_GIVEN_UP = "process_voluntary_ctx_switches"
+_GIVEN_UP, _PAGES = "process_voluntary_ctx_switches", "process_minor_faults"
 #: Issues with which readers report counters that they could not use.
 _UNUSABLE = ("counters_unplaced", "counters_unreadable")
 
@@ -79,9 +79,10 @@ def by_cycle(counters: pl.DataFrame, cycles: pl.DataFrame) -> pl.DataFrame:
 
 
 def _of_workers(whole: pl.DataFrame) -> pl.DataFrame:
-    """RESOURCES of all processes that are not observed by themselves together: their use of the cores."""
+    """RESOURCES of all processes that are not observed by themselves together: their use of cores, and new pages."""
     is_other = pl.col("device").cast(pl.String).str.starts_with("pid:")
-    rows = whole.filter(is_other & pl.col("metric").cast(pl.String).is_in([*_SCHED_METRICS.values(), _GIVEN_UP]))
+    summed = [*_SCHED_METRICS.values(), _GIVEN_UP, _PAGES]
+    rows = whole.filter(is_other & pl.col("metric").cast(pl.String).is_in(summed))
     sums = rows.group_by("cycle", "metric", maintain_order=True).agg(
         pl.col("unit").first(), pl.col("mu").sum(), pl.col("n_samples").max()
     )

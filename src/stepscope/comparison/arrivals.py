@@ -19,6 +19,7 @@ from stepscope.comparison.model import (
     PROCESS,
     PYTHON,
     TIMED_STEPS,
+    WAITING_FUNCTIONS,
     Observation,
     Pair,
     Waits,
@@ -31,8 +32,10 @@ if TYPE_CHECKING:
 
     from stepscope.comparison.statistics import Floats
 
-#: Steps that wait are so many of all steps, and take this part of the run, at least.
+#: Steps that wait are so many of all steps, and take this part of the run, at least: without samples, and with samples
+#: that show the main thread waiting for this part of what they take longer.
 _LEAST_SHARE, _MOST_OF_RUN = 0.03, 0.5
+_SAMPLED_SHARE, _SAMPLED_PART, _IN_WAITS = 0.01, 0.1, 0.7
 #: While a job waits its processor time does not grow: per longer step by less than this part of it.
 _ASLEEP = 0.5
 #: Where training goes on, slow steps are no waits for requests.
@@ -128,11 +131,21 @@ def _limit_ns(run: Observation) -> float | None:
     It lies halfway, by ratio, between the typical step and the mean of those that take far longer. Units: ns.
     """
     slow = tail(run.steps, by_distance=False)
-    is_most = slow.excess_ns >= _MOST_OF_RUN * mean_step_ns(run.steps)
-    if not (is_most and slow.is_far and slow.is_spread and slow.n_slow >= _LEAST_SHARE * slow.n_steps):
+    part = slow.excess_ns / mean_step_ns(run.steps)
+    is_sampled = _in_waits(run) >= _IN_WAITS * part
+    least, most = (_SAMPLED_SHARE, _SAMPLED_PART) if is_sampled else (_LEAST_SHARE, _MOST_OF_RUN)
+    if not (part >= most and slow.is_far and slow.is_spread and slow.n_slow >= least * slow.n_steps):
         return 0.0
     typical = float(np.median(_each(run)))
     return float(np.sqrt(typical * (typical + slow.each_ns))) if _is_asleep(run) else None
+
+
+def _in_waits(run: Observation) -> float:
+    """The part of its time in which samples show the main thread waiting for others; 0 if it was not sampled."""
+    functions = run.python_functions
+    if functions is None:
+        return 0.0
+    return float(functions.filter(pl.col("function").str.contains(WAITING_FUNCTIONS))["share_ratio"].sum())
 
 
 def _limit_of_other(run: Observation, share: float) -> float:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stepscope.comparison.model import FROM_QUEUE, WAITING_FUNCTIONS, LockHeld
+from stepscope.comparison.model import FROM_QUEUE, OF_PROCESSES, WAITING_FUNCTIONS, LockHeld
 from stepscope.core.intervals import reached
 
 if TYPE_CHECKING:
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 _ENDS = (pl.col("ts_ns"), pl.col("ts_ns") + pl.col("dur_ns"))
 #: Frames that wait for an item of a queue, of threads or of processes.
 _QUEUE = r"^(?:Simple)?Queue\.get \((?:queue|multiprocessing/queues)\.py"
+#: Frames that wait for a lock of several processes, and callers that are no part of the job.
+_PROCESS_LOCK = r"^SemLock\.(?:__enter__|acquire) \(multiprocessing/synchronize\.py"
+_INSIDE = r"\((?:multiprocessing/\w+|threading|queue|concurrent/futures/\w+)\.py"
 #: The functions through which all tracing and compiling goes, and nothing that runs what was compiled.
 _COMPILER = r"\((?:torch/_dynamo/convert_frame\.py|jax/_src/compiler\.py|triton/compiler/|torch/jit/_(?:trace|script))"
 #: What runs the work that a pool of threads was given, and what a worker process runs in. The workers of PyTorch's
@@ -31,7 +34,6 @@ _COMPILER = r"\((?:torch/_dynamo/convert_frame\.py|jax/_src/compiler\.py|triton/
 _POOL_THREAD = r"\((?:concurrent/futures/thread|anyio/_backends/_asyncio|multiprocessing/pool)\.py"
 _WORKER_PROCESS = r"\(multiprocessing/(?:process|popen_\w+|spawn)\.py"
 _LOADER_WORKER = r"\(torch/utils/data/_utils/worker\.py"
-_VISIT = ("ts_ns", "dur_ns", "stack_id", "n_samples")
 
 
 def python_functions(
@@ -57,13 +59,13 @@ def python_functions(
     """
     if pid is None:
         return None
-    stacks = _named(_up_to_queue(_up_to_compiler(trace.stacks)))
+    stacks = _named(_up_to_lock(_up_to_queue(_up_to_compiler(trace.stacks))))
     samples = trace.stack_samples.filter(pl.col("ts_ns") >= low_ns)
     if high_ns is not None:
         length = pl.min_horizontal("dur_ns", high_ns - pl.col("ts_ns"))
         samples = samples.filter(pl.col("ts_ns") < high_ns).with_columns(dur_ns=length)
     is_main = (pl.col("tid") == pl.col("pid")) & (pl.col("pid") == pid)
-    visits = samples.filter(~pl.col("on_gil")).join(stacks, on="stack_id")
+    visits = samples.filter(~pl.col("on_gil")).join(stacks, on="stack_id").with_row_index("visit")
     mine = visits.filter(is_main)
     if steps is not None and _within(mine, steps).is_empty():
         steps = None
@@ -78,10 +80,11 @@ def python_functions(
     functions = mine.group_by("function").agg(share_ratio=pl.col("dur_ns").sum() / int(mine["dur_ns"].sum()))
     functions = functions.filter(pl.col("share_ratio") > 0).sort("share_ratio", "function", descending=[True, False])
     early, late = (_share_of_third(mine, last=last) for last in (False, True))
+    whole = mine.group_by("visit", "function").agg(pl.col("dur_ns", "n_samples").sum())
     counted = functions.with_columns(
-        n_samples=pl.lit(mine["n_samples"].sum()), n_independent=_independent(functions, mine)
-    ).with_columns(n_all_visits=pl.lit(mine.height))
-    for more in (mine.group_by("function").agg(n_visits=pl.len()), early, late):
+        n_samples=pl.lit(whole["n_samples"].sum()), n_independent=_independent(functions, whole)
+    ).with_columns(n_all_visits=pl.lit(whole.height))
+    for more in (whole.group_by("function").agg(n_visits=pl.len()), early, late):
         counted = counted.join(more, on="function", how="left", maintain_order="left")
     is_theirs = pl.col("pid").is_in([pid, *at_work["pid"].unique()])
     held = samples.filter(pl.col("on_gil") & is_theirs).join(stacks, on="stack_id")
@@ -105,7 +108,10 @@ def _named(stacks: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_work(mine: pl.DataFrame, at_work: pl.DataFrame) -> pl.DataFrame:
-    """The main thread's visits, with what `at_work` did in place of its waits; of k at a time each counts a k-th."""
+    """The main thread's visits, with what `at_work` did in place of its waits; of k at a time each counts a k-th.
+
+    A visit of `at_work` may cover several waits: its pieces have its number in `visit`.
+    """
     waits = mine.filter("waits").sort("ts_ns")
     starts, ends = (waits.select(at).to_series().to_numpy() for at in _ENDS)
     ends = np.minimum(ends, np.append(starts[1:], np.iinfo(np.int64).max))  # rounding may let them overlap by 1 ns
@@ -178,12 +184,24 @@ def _up_to_compiler(stacks: pl.DataFrame) -> pl.DataFrame:
 
 def _up_to_queue(stacks: pl.DataFrame) -> pl.DataFrame:
     """The stacks up to the function that takes the next item from a queue, if they wait there, with a name for it."""
-    frame = pl.element()
-    at = pl.col("frames").list.eval(frame.str.contains(_QUEUE)).list.arg_max()
-    takes = pl.col("frames").list.eval(frame.str.contains(_QUEUE)).list.any() & (at > 0)
-    taker = FROM_QUEUE + pl.col("frames").list.get(at - 1, null_on_oob=True)
-    short = pl.col("frames").list.head(at).list.concat(taker)
-    return stacks.with_columns(frames=pl.when(takes).then(short).otherwise("frames"))
+    return _up_to(stacks, _QUEUE, FROM_QUEUE)
+
+
+def _up_to_lock(stacks: pl.DataFrame) -> pl.DataFrame:
+    """The stacks up to the function that takes a lock of several processes. Queues and barriers have such locks too."""
+    return _up_to(stacks, _PROCESS_LOCK, OF_PROCESSES, unless=_INSIDE)
+
+
+def _up_to(stacks: pl.DataFrame, pattern: str, prefix: str, *, unless: str | None = None) -> pl.DataFrame:
+    """The stacks up to the caller of the first frame that matches, with that prefix, unless the caller matches too."""
+    matches = pl.col("frames").list.eval(pl.element().str.contains(pattern))
+    at = matches.list.arg_max()
+    caller = pl.col("frames").list.get(at - 1, null_on_oob=True)
+    is_there = matches.list.any() & (at > 0)
+    if unless is not None:
+        is_there &= ~caller.str.contains(unless)
+    short = pl.col("frames").list.head(at).list.concat(prefix + caller)
+    return stacks.with_columns(frames=pl.when(is_there).then(short).otherwise("frames"))
 
 
 def lock_held(trace: Trace, pid: int | None, low_ns: int, high_ns: int | None = None) -> Mapping[str, LockHeld] | None:

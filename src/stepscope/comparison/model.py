@@ -36,6 +36,10 @@ WINDOWS = "windows of time"
 BLOCKER = "behind "
 #: How a wait for the next item of a queue is called: by the function that takes it.
 FROM_QUEUE = "waits for an item: "
+#: What begins the name of a wait at a line that takes a lock, as the recorder of stacks writes it, and of a wait for a
+#: lock of several processes, which goes by the function that takes it.
+WAITS = "waits: "
+OF_PROCESSES = WAITS + "a lock of several processes, in "
 #: Functions of the standard library in which a thread waits for threads and processes of the job, or for peers.
 WAITING_FUNCTIONS = (
     r"\((?:threading|queue|selectors|subprocess|socket|multiprocessing/\w+|concurrent/futures/\w+|asyncio/\w+)\.py\)"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from stepscope.comparison.diagnosis.case import Judgement, Missing, Rule, Suspect, View, not_grown
 from stepscope.comparison.diagnosis.change import ABSENT, Change, evidence, moved, span
 from stepscope.comparison.diagnosis.cores import ran, waited
@@ -18,6 +20,9 @@ from stepscope.comparison.diagnosis.sampled import (
 from stepscope.comparison.model import LOADING, PROCESS, Evidence, RuledOut
 from stepscope.core import units
 
+if TYPE_CHECKING:
+    import polars as pl
+
 _OWN_RATES = ("process_write_bytes_rate", "process_read_bytes_rate")
 _DISK_RATES = ("disk_write_bytes_rate", "disk_read_bytes_rate")
 #: Time per byte through the page cache or to a disk, in ns: 1 GB/s at most, partly processor time in the kernel.
@@ -30,6 +35,8 @@ _STALLED = ("host_pressure_io_some",)
 _UNCOUNTED = 1.5
 #: After a wait another process may finish its time slice first: 3 ms at most with Linux' default scheduler.
 _SLICE_NS = 3e6
+#: The part of a function's added time that must be outside of operators, if it waits there.
+_MOSTLY = 0.5
 #: Bytes per cycle below which reading and writing do not count: one page.
 _PAGE = 4096.0
 
@@ -186,13 +193,27 @@ def how_spent(view: View, added_ns: float) -> tuple[str, list[Evidence]]:
     return "", []
 
 
+def _getting(view: View) -> pl.DataFrame:
+    """What `grown` gives of functions that wait for a queue, or that get data outside of operators."""
+    rows = grown(view).filter(taking() | fetching())
+    named = float(rows.filter(fetching())["delta"].sum())
+    return rows.filter(taking()) if view.is_profiled and not view.gaps().rose(by=_MOSTLY * named) else rows
+
+
+def fetched(view: View) -> float:
+    """How much longer per cycle the main thread gets data, outside of operators and of a loader's ranges. Units: ns."""
+    if LOADING in view.parts or view.pair.answers_requests:
+        return 0.0
+    return float(_getting(view).filter(fetching())["delta"].sum())
+
+
 def _fetching(view: View) -> Judgement:
     """The judgement without ranges of a data loader: by where samples of its stack show the main thread.
 
-    A profile that shows no loader shows what else the thread does, so there only waits for items of a queue count.
+    With a profile that shows no loader, what such a function computes is in operators. What it waits for is not.
     """
     name = "data_loading"
-    rows = grown(view).filter(taking() if view.is_profiled else taking() | fetching())
+    rows = _getting(view)
     times = unexplained(view, rows, waiting_for_disk(view))
     if times is None:
         return RuledOut(name, "the main thread is in no function longer whose name says that it gets data")

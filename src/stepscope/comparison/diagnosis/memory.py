@@ -18,7 +18,7 @@ from stepscope.comparison.diagnosis.case import (
     typical_slowdown,
 )
 from stepscope.comparison.diagnosis.change import Change, evidence, fold, gpu_name, moved, span
-from stepscope.comparison.diagnosis.cores import HALF_CORE, core_clock, outside_cores, waited
+from stepscope.comparison.diagnosis.cores import HALF_CORE, core_clock, outside_cores, waited, with_workers
 from stepscope.comparison.diagnosis.cpu import STRETCHED
 from stepscope.comparison.diagnosis.workload import is_other, other_work
 from stepscope.comparison.model import MATRIX_PRODUCTS, PROCESS, RuledOut
@@ -341,7 +341,7 @@ def _from_driver(view: View) -> Suspect | None:
 
 def _from_system(view: View) -> Suspect | None:
     """The suspect if the process gives memory back to the system and takes it again in each cycle."""
-    pages = view.per_cycle(PROCESS, "process_minor_faults")
+    pages = with_workers(view, view.per_cycle(PROCESS, "process_minor_faults"), "process_minor_faults")
     is_timed = _is_timed(view, PROCESS, _SYSTEMS)
     grows = [each.per_cycle for each in _growths(view.pair.other, PROCESS, _SYSTEMS, is_timed=is_timed)]
     again = pages.delta - max(grows, default=0.0) / _PAGE  # memory that grows is taken once, and stays

@@ -15,9 +15,8 @@ from stepscope.comparison.diagnosis.case import (
     typical_slowdown,
 )
 from stepscope.comparison.diagnosis.change import Change, evidence, span
-from stepscope.comparison.diagnosis.io import blocked, blocked_evidence, how_spent, waiting_for_disk
+from stepscope.comparison.diagnosis.io import blocked, blocked_evidence, fetched, how_spent, waiting_for_disk
 from stepscope.comparison.diagnosis.sampled import (
-    WAITS,
     fetching,
     grown,
     is_sampled,
@@ -27,7 +26,7 @@ from stepscope.comparison.diagnosis.sampled import (
     waiting,
 )
 from stepscope.comparison.diagnosis.threads import COLLECTED
-from stepscope.comparison.model import PROCESS, RuledOut
+from stepscope.comparison.model import PROCESS, WAITS, RuledOut
 from stepscope.core import units
 from stepscope.core.names import SYNC_OPERATORS, is_graph_launch, is_sync_call, shorten
 
@@ -196,7 +195,8 @@ def _around(view: View) -> Judgement:
     name = "host_overhead"
     small, gaps = small_calls(view), view.gaps()
     calls_ns = 0.0 if small.replaces else small.cost_ns + small.fed_ns
-    between = _of_run(view, gaps.delta - min(accounted(view) + _slower(view), gaps.delta)) if gaps.rose() else 0.0
+    others = accounted(view) + _slower(view) + fetched(view)
+    between = _of_run(view, gaps.delta - min(others, gaps.delta)) if gaps.rose() else 0.0
     waits = view.part("launch and runtime calls", "synchronisation")
     launch = waits.delta if waits.rose() and calls_ns == 0 else 0.0
     lost = max(calls_ns, 0.0) + max(between, 0.0) + max(launch, 0.0)

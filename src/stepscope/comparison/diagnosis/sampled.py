@@ -9,7 +9,7 @@ import polars as pl
 
 from stepscope.comparison.diagnosis.change import Change, evidence
 from stepscope.comparison.diagnosis.cores import ran
-from stepscope.comparison.model import FROM_QUEUE, WAITING_FUNCTIONS
+from stepscope.comparison.model import FROM_QUEUE, WAITING_FUNCTIONS, WAITS
 from stepscope.comparison.statistics import more_often
 
 if TYPE_CHECKING:
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from stepscope.comparison.diagnosis.case import View
     from stepscope.comparison.model import Evidence, Observation
 
-#: How the recorder of stacks names the wait at a line that takes a lock.
-WAITS = "waits: "
 #: Functions that get the next data, by the verb with which their name begins, or by their class: `fetch_batch`,
 #: `Loader.__next__`, `read`, `get_next`, `Dataset.__getitem__`.
 _FETCHING = (
@@ -62,6 +60,11 @@ def fetching() -> pl.Expr:
 def taking() -> pl.Expr:
     """Whether a `function` waits for the next item of a queue, which another thread or process puts there."""
     return pl.col("function").str.starts_with(FROM_QUEUE)
+
+
+def at_locks(view: View) -> float:
+    """How much longer per cycle the main thread waits for locks of the job. Units: ns."""
+    return float(grown(view).filter(pl.col("function").str.starts_with(WAITS))["delta"].sum())
 
 
 def without_wait(function: str) -> str:

@@ -21,6 +21,7 @@ from stepscope.comparison.diagnosis.cores import (
     waited,
 )
 from stepscope.comparison.diagnosis.io import blocked, written
+from stepscope.comparison.diagnosis.sampled import at_locks
 from stepscope.comparison.model import LOADING, OPERATORS, PROCESS, RuledOut
 from stepscope.comparison.whole_run import mean_step_ns
 from stepscope.core import units
@@ -185,7 +186,7 @@ def gil_contention(view: View) -> Judgement:
         f" {span(own.base, own.other, 'ns')} per cycle though the work is the same, and threads took turns"
         f" {units.number(switches.other)} times per cycle (was {units.number(switches.base)})"
         f"{more}: contention for the interpreter's lock.",
-        own.delta,
+        min(own.delta, max(view.delta_ns - at_locks(view), 0.0)),
         confidence,
         shown,
         resource="interpreter lock",
