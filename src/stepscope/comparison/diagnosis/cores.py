@@ -57,6 +57,11 @@ def with_workers(view: View, mine: Change, metric: str) -> Change:
     return Change(ends[0], ends[1], mine.is_real or theirs.is_real, mine.unit)
 
 
+def ran_in_all(view: View) -> Change:
+    """Processor time per cycle of the process and of its workers, all threads."""
+    return with_workers(view, ran(view), "process_oncpu_time")
+
+
 def exchanges(view: View) -> tuple[Change, Change] | None:
     """How often per cycle the process, and its workers, give up a core to wait, if both do three times as often.
 

@@ -194,10 +194,11 @@ def how_spent(view: View, added_ns: float) -> tuple[str, list[Evidence]]:
 
 
 def _getting(view: View) -> pl.DataFrame:
-    """What `grown` gives of functions that wait for a queue, or that get data outside of operators."""
+    """What `grown` gives of functions that wait for a queue, or that get data: with a profile, if they wait for it."""
     rows = grown(view).filter(taking() | fetching())
-    named = float(rows.filter(fetching())["delta"].sum())
-    return rows.filter(taking()) if view.is_profiled and not view.gaps().rose(by=_MOSTLY * named) else rows
+    least = _MOSTLY * float(rows.filter(fetching())["delta"].sum())
+    waits = view.gaps().rose(by=least) and blocked(view).rose(by=least)
+    return rows.filter(taking()) if view.is_profiled and not waits else rows
 
 
 def fetched(view: View) -> float:
@@ -210,7 +211,7 @@ def fetched(view: View) -> float:
 def _fetching(view: View) -> Judgement:
     """The judgement without ranges of a data loader: by where samples of its stack show the main thread.
 
-    With a profile that shows no loader, what such a function computes is in operators. What it waits for is not.
+    A profile that shows no loader shows what such a function computes, so there it counts if it waits.
     """
     name = "data_loading"
     rows = _getting(view)

@@ -17,9 +17,9 @@ from stepscope.comparison.diagnosis.case import (
     weigh,
 )
 from stepscope.comparison.diagnosis.change import Change, evidence, fold, moved, span
-from stepscope.comparison.diagnosis.cores import HALF_CORE, outside_cores, ran
+from stepscope.comparison.diagnosis.cores import HALF_CORE, outside_cores, ran_in_all
 from stepscope.comparison.diagnosis.python import accounted, graphs_differ, small_calls
-from stepscope.comparison.diagnosis.sampled import grown, is_sampled, slower, time_in, unexplained
+from stepscope.comparison.diagnosis.sampled import grown, is_sampled, say_more, slower, time_in, unexplained
 from stepscope.comparison.diagnosis.sizes import plain, retyped
 from stepscope.comparison.diagnosis.workload import does_more, is_other, other_work
 from stepscope.comparison.model import PROCESS, RuledOut
@@ -85,9 +85,18 @@ def slow_operator(view: View) -> Judgement:
     do not, and cost 10 % of a cycle. Types and numbers of calls do not scatter: if they are the reason, the cycle need
     not be significantly slower.
     """
+    known = _in_operators(view)
+    if isinstance(known, Suspect) or not say_more(view):
+        return known
+    sampled = _in_functions(view)
+    return sampled if isinstance(sampled, Suspect) or not view.is_profiled else known
+
+
+def _in_operators(view: View) -> Judgement:
+    """The judgement by the operators of a profile."""
     name = "slow_operator"
     if view.operators().is_empty():
-        return Missing(name, "operators of the framework") if view.is_profiled else _in_functions(view)
+        return Missing(name, "operators of the framework")
     if graphs_differ(view):
         return RuledOut(name, "one of the runs launches captured graphs, which hide operators", is_judged=False)
     if not view.same_cycles or view.delta_ns <= 0:
@@ -106,7 +115,7 @@ def _in_functions(view: View) -> Judgement:
     name = "slow_operator"
     if not is_sampled(view):
         return Missing(name, "operators of the framework, or Python stacks: stepscope record --stacks")
-    rows, own = slower(view), ran(view)
+    rows, own = slower(view), ran_in_all(view)
     times = unexplained(view, rows, accounted(view)) if rows.height else None
     if times is None:
         return RuledOut(name, "no function in compiled code works longer while the others do not")

@@ -9,6 +9,7 @@ from stepscope.comparison.diagnosis.case import (
     Judgement,
     Missing,
     Rule,
+    Suspect,
     View,
     not_grown,
     not_slower,
@@ -19,7 +20,9 @@ from stepscope.comparison.diagnosis.io import blocked, blocked_evidence, fetched
 from stepscope.comparison.diagnosis.sampled import (
     fetching,
     grown,
+    is_new,
     is_sampled,
+    say_more,
     slower,
     time_in,
     unexplained,
@@ -33,8 +36,6 @@ from stepscope.core.names import SYNC_OPERATORS, is_graph_launch, is_sync_call, 
 #: Dispatching, recording and launching an operator costs 5 to 20 µs. If its own time is less than a few times that, the
 #: call costs more than the work.
 SMALL_NS = 50_000.0
-#: The main thread hardly was there before: healthy runs differ by less.
-_NEW = 2.0
 #: The resource of a cause that samples of the main thread's stack alone show: they say where, and not by what.
 MAIN_THREAD = "main thread"
 
@@ -188,7 +189,11 @@ def host_overhead(view: View) -> Judgement:
     """
     if not view.same_cycles or view.delta_ns <= 0:
         return not_slower("host_overhead", view)
-    return _around(view) if view.is_profiled else _elsewhere(view)
+    known = _around(view) if view.is_profiled else None
+    if isinstance(known, Suspect) or not say_more(view):
+        return known or _elsewhere(view)
+    sampled = _elsewhere(view)
+    return known if known is not None and not isinstance(sampled, Suspect) else sampled
 
 
 def _around(view: View) -> Judgement:
@@ -265,7 +270,7 @@ def _elsewhere(view: View) -> Judgement:
     name = "host_overhead"
     if not is_sampled(view):
         return Missing(name, "a profile, or Python stacks: stepscope record --stacks")
-    rows = grown(view).filter(~waiting() & ~fetching() & (pl.col("high") >= _NEW * pl.col("low")))
+    rows = grown(view).filter(~waiting() & ~fetching() & is_new())
     rows = rows.join(slower(view), on="function", how="anti", maintain_order="left")
     times = unexplained(view, rows, accounted(view))
     if times is None:

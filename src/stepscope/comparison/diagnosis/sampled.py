@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.comparison.diagnosis.change import Change, evidence
-from stepscope.comparison.diagnosis.cores import ran
+from stepscope.comparison.diagnosis.cores import ran_in_all
 from stepscope.comparison.model import FROM_QUEUE, WAITING_FUNCTIONS, WAITS
 from stepscope.comparison.statistics import more_often
 
@@ -32,6 +32,8 @@ _SIGMAS, _LEAST_PART = 3.0, 0.1
 #: Or if it is found more often with that chance, so many times or more, and longer by so many standard deviations:
 #: shares of long visits scatter much, while their number says plainly whether there are more.
 _CHANCE, _LEAST_VISITS, _FEW_SIGMAS = 0.001, 5, 1.5
+#: A function twice as long as in the base hardly was there before.
+_NEW = 2.0
 #: It grows during a run if what it takes beyond the base doubles from the first third of the run to the last. That it
 #: takes longer than in the base has been tested before, so less is asked of the rise.
 _TWICE, _RISE_SIGMAS = 2.0, 2.5
@@ -67,6 +69,11 @@ def at_locks(view: View) -> float:
     return float(grown(view).filter(pl.col("function").str.starts_with(WAITS))["delta"].sum())
 
 
+def is_new() -> pl.Expr:
+    """Whether the main thread hardly was in a `function` before: healthy runs differ by less."""
+    return pl.col("high") >= _NEW * pl.col("low")
+
+
 def without_wait(function: str) -> str:
     """The function that `taking` describes, without the words that say that it waits."""
     return function.removeprefix(FROM_QUEUE)
@@ -75,6 +82,11 @@ def without_wait(function: str) -> str:
 def is_sampled(view: View) -> bool:
     """Whether both runs have enough samples of the main thread's stack."""
     return all(_shares(side) is not None for side in (view.pair.base, view.pair.other))
+
+
+def say_more(view: View) -> bool:
+    """Whether samples say more than a profile: there is none, or it has few of the steps of a server, which differ."""
+    return not view.is_profiled or (view.pair.answers_requests and is_sampled(view))
 
 
 def grown(view: View) -> pl.DataFrame:
@@ -140,7 +152,8 @@ def slower(view: View) -> pl.DataFrame:
     rest = in_functions(view).filter(~waiting()).join(rows, on="function", how="anti")
     ends = [(float(each["low"].sum()), float(each["high"].sum())) for each in (rows, rest)]
     ratios = [high / low if low else 1.0 for low, high in ends]
-    is_at_work = ran(view).is_known and ran(view).delta >= _AT_WORK * float(rows["delta"].sum())
+    own = ran_in_all(view)
+    is_at_work = own.is_known and own.delta >= _AT_WORK * float(rows["delta"].sum())
     return rows if is_at_work and ratios[0] >= _APART * max(ratios[1], 1.0) else rows.clear()
 
 
@@ -165,7 +178,7 @@ def growing(view: View) -> pl.DataFrame:
     """
     base, other = _rises(view.pair.base), _rises(view.pair.other)
     step = view.step.other or 0.0
-    rows = grown(view).filter(~waiting())
+    rows = grown(view).filter(~waiting()).select("function", "low", "high")
     rows = rows.join(other, on="function").join(base, on="function", how="left", suffix="_base")
     early, late, low = pl.col("early") * step, pl.col("late") * step, pl.col("low")
     before = (pl.col("late_base") - pl.col("early_base")).fill_null(0.0) * step

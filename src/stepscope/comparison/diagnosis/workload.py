@@ -15,13 +15,14 @@ from stepscope.comparison.diagnosis.cores import (
     held_by_threads,
     outside_cores,
     ran,
+    ran_in_all,
     waited,
     with_workers,
 )
 from stepscope.comparison.diagnosis.python import SMALL_NS, small_calls
-from stepscope.comparison.diagnosis.sampled import in_functions, typical_growth, waiting
+from stepscope.comparison.diagnosis.sampled import grown, in_functions, is_new, say_more, typical_growth, waiting
 from stepscope.comparison.diagnosis.sizes import PRODUCTS, most_telling, retyped, share_of_same_work, sizes
-from stepscope.comparison.model import PROCESS, WORKERS, RuledOut
+from stepscope.comparison.model import OPERATORS, PROCESS, WORKERS, RuledOut
 from stepscope.core import units
 from stepscope.core.names import shorten
 
@@ -40,6 +41,8 @@ _HALF = 0.5
 _FASTER = 3
 #: Steps take longer by at least this part of what there is more to do, or the profiled ones are not like the others.
 _LEAST_OF_WORK = 0.1
+#: Requests differ. Their sizes make steps longer if operators take longer by this part of that.
+_LEAST_PAID = 0.25
 #: Requests come more often if steps do so many times as often, and if chance makes this of it at most once in 700.
 _MORE_OFTEN, _SIGMAS = 1.2, 3.0
 #: The part of the time in which the job is busy must rise by this.
@@ -99,7 +102,8 @@ def workload_change(view: View) -> Judgement:
     disappeared and the old ones are unchanged; or, without a profile, worker processes compute a tenth longer, or
     process and workers wait for each other three times as often while the process needs more processor time.
     """
-    return _of_workers(view) or _between_processes(view) or _of_functions(view) or _of_operators(view)
+    known = _of_workers(view) or _between_processes(view) or _of_operators(view)
+    return known if isinstance(known, Suspect) else _of_functions(view) or known
 
 
 def _of_operators(view: View) -> Judgement:
@@ -169,22 +173,25 @@ def _between_processes(view: View) -> Suspect | None:
 def _of_functions(view: View) -> Suspect | None:
     """The judgement on functions that all take longer alike, by samples of stacks, if the work is not known otherwise.
 
-    Processor time is what work costs. It grew by as much as they did: nothing else of the process works more, waits for
-    cores, or keeps Python's lock. What most of the time went to grew half as much as all did, or more.
+    Processor time is what work costs. It is most of their time and grew by as much: nothing else of the process works
+    more, waits for cores, or keeps Python's lock. What most of the time went to grew half as much as all did, or more.
     """
-    own, wait = ran(view), waited(view)
-    if view.is_profiled or not view.is_slower or not own.is_known:
+    own, wait = ran_in_all(view), with_workers(view, waited(view), _RUNQ)
+    if not say_more(view) or not view.is_slower or not own.is_known:
         return None
-    rows = in_functions(view).filter(~waiting())
+    rows = in_functions(view).filter(~waiting()).join(grown(view).filter(is_new()), on="function", how="anti")
     whole = Change(float(rows["low"].sum()), float(rows["high"].sum()), is_real=True, unit="ns")
-    is_more = whole.delta >= view.least_ns and (whole.ratio or 0.0) >= math.exp(_RESIZED)
-    if not is_more or not _LEAST_USED <= own.delta / whole.delta <= _MOST_USED:
+    is_at_work = min((own.base or 0.0) / (whole.base or 1.0), (own.other or 0.0) / (whole.other or 1.0)) >= _HALF
+    is_more = is_at_work and whole.delta >= view.least_ns and (whole.ratio or 0.0) >= math.exp(_RESIZED)
+    at_once = max((own.other or 0.0) / (view.run_step.other or 1.0), 1.0)  # as several workers may be at work
+    if not is_more or not _LEAST_USED <= own.delta / whole.delta <= _MOST_USED * at_once:
         return None
     usual = typical_growth(view) or 1.0
     scatter = math.sqrt(float(rows.select((pl.col("scatter") ** 2).sum()).item()))
     is_held = held_by_threads(view).rose(by=_HALF * view.least_ns)
+    is_sure = own.is_real or whole.delta >= _SIGMAS * scatter
     is_stretched = wait.delta > _HALF * own.delta or (outside_cores(view) or 0.0) >= HALF_CORE or is_held
-    if is_stretched or usual - 1 < _HALF * ((whole.ratio or 1.0) - 1) or whole.delta < _SIGMAS * scatter:
+    if is_stretched or not is_sure or usual - 1 < _HALF * ((whole.ratio or 1.0) - 1):
         return None
     most = ", ".join(rows.sort("delta", descending=True).head(2)["function"])
     shown = [
@@ -247,6 +254,11 @@ def _resized(view: View, share: float, ratio: float) -> Judgement:
     is_little = view.tails is not None and is_on_host and step - 1 < _LEAST_OF_WORK * share * (ratio - 1)
     if is_little and not _pays(view):
         text = f"{what}, but steps of the whole run take only {fold(step)} as long"
+        return RuledOut("workload_change", text, is_judged=False)
+    if view.pair.answers_requests and not (
+        view.is_slower and view.part(OPERATORS).delta >= _LEAST_PAID * view.delta_ns
+    ):
+        text = f"{what} in a few steps, as requests have it, but operators are not what takes longer"
         return RuledOut("workload_change", text, is_judged=False)
     rows = most_telling(sizes(view.pair)).head(3).to_dicts()
     shown = [
