@@ -1,8 +1,9 @@
 from __future__ import annotations
 
-import polars as pl
+from typing import TYPE_CHECKING
+
 import pytest
-from faulty_jobs import MS, Job, Op, bigger, case_of, categories, diagnosed, gpu_job, not_judged
+from faulty_jobs import MS, Job, Op, bigger, case_of, categories, diagnosed, gpu_job, not_judged, sampled_functions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -10,6 +11,9 @@ from msgspec.structs import replace
 from stepscope.comparison.diagnosis import Case, diagnose
 from stepscope.comparison.diagnosis.causes import FOLLOWS, RULES, STATES
 from stepscope.comparison.model import CATEGORIES
+
+if TYPE_CHECKING:
+    import polars as pl
 
 BASE = Job()
 
@@ -123,15 +127,7 @@ STEADY, SLOW = Job(), replace(Job(), gaps_ms=25.0)
 
 def shares(n_samples: int = 500, **functions: float) -> pl.DataFrame:
     """Shares of functions, as an observation has them."""
-    rows = {"function": list(functions), "share_ratio": list(functions.values())}
-    return pl.DataFrame(rows, schema={"function": pl.String, "share_ratio": pl.Float64}).with_columns(
-        n_samples=n_samples,
-        n_independent=float(n_samples),
-        n_visits=(pl.col("share_ratio") * n_samples).cast(pl.Int64),
-        n_all_visits=n_samples,
-        early_ratio=pl.col("share_ratio"),
-        late_ratio=pl.col("share_ratio"),
-    )
+    return sampled_functions(functions, n_samples)
 
 
 def python_evidence(base: pl.DataFrame | None, other: pl.DataFrame | None) -> list[tuple[str, float, float]]:

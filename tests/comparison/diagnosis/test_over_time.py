@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 import pytest
-from faulty_jobs import MS, Job, recorded
+from faulty_jobs import MS, Job, recorded, sampled_functions
 from msgspec.structs import replace
 
 from stepscope.comparison.model import RUN_RESOURCES, TIMED_STEPS
@@ -91,10 +91,8 @@ def test_steps_that_grow_are_named():
 
 def sampled(recording, **functions):
     """The same with functions of the main thread, each with its share of the first and of the last third of the run."""
-    rows = [(name, (early + late) / 2, early, late) for name, (early, late) in functions.items()]
-    frame = pl.DataFrame(rows, ("function", "share_ratio", "early_ratio", "late_ratio"), orient="row")
-    visits = {"n_visits": (3000 * pl.col("share_ratio")).cast(pl.Int64), "n_all_visits": 3000}
-    return replace(recording, python_functions=frame.with_columns(n_samples=3000, n_independent=3000.0, **visits))
+    shares = {name: (early + late) / 2 for name, (early, late) in functions.items()}
+    return replace(recording, python_functions=sampled_functions(shares, 3000, thirds=functions))
 
 
 @pytest.mark.parametrize(

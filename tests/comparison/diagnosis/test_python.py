@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import polars as pl
 import pytest
-from faulty_jobs import MS, Job, Op, case_of, categories, diagnosed, not_judged, recorded
+from faulty_jobs import MS, Job, Op, case_of, categories, diagnosed, not_judged, recorded, sampled_functions
 from msgspec.structs import replace
 
 from stepscope.comparison.diagnosis.case import views
@@ -114,17 +114,8 @@ SLOW = replace(BASE, gaps_ms=25.0)
 
 def sampled(job, seed, **functions):
     """A recording with these shares of the main thread's time; without any, no stacks were sampled."""
-    rows = {"function": list(functions), "share_ratio": list(functions.values())}
-    shares = pl.DataFrame(rows, schema={"function": pl.String, "share_ratio": pl.Float64})
     observed = recorded(job, seed)
-    return replace(observed, python_functions=steady(shares, 500)) if functions else observed
-
-
-def steady(shares, n):
-    """So many samples of functions whose share is the same all over the run."""
-    share = pl.col("share_ratio")
-    counts = {"n_samples": n, "n_independent": float(n), "n_all_visits": n, "on_lock_ratio": 1.0, "n_expected": n / 10}
-    return shares.with_columns(**counts, n_visits=(share * n).cast(pl.Int64), early_ratio=share, late_ratio=share)
+    return replace(observed, python_functions=sampled_functions(functions, 500)) if functions else observed
 
 
 def compared(base, other):
@@ -160,7 +151,7 @@ def test_without_stacks_it_is_not_judged_and_says_what_to_record():
 
 def plain_loop(ms, **shares):
     """A job whose steps were timed and whose main thread's stack was sampled, without a profile."""
-    functions = steady(pl.DataFrame({"function": list(shares), "share_ratio": list(shares.values())}), 400)
+    functions = sampled_functions(shares, 400)
     functions = functions.with_columns(pl.col("function").replace({"waits": "Condition.wait (threading.py)"}))
     run = recorded(replace(BASE, operators=(), gaps_ms=ms, loading_ms=0.0))
     return replace(run, parts=run.parts.clear(), python_functions=functions)

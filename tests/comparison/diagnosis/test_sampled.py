@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import polars as pl
 import pytest
-from faulty_jobs import MS, Job, recorded
+from faulty_jobs import MS, Job, recorded, sampled_functions
 from msgspec.structs import replace
 
 from stepscope.comparison.verdict import compare_runs
 
 BASE = Job()
-N = 2000
 
 
 def loop(ms, own_ms, times, *, seed=0, on_lock=None, **levels):
@@ -18,17 +16,7 @@ def loop(ms, own_ms, times, *, seed=0, on_lock=None, **levels):
 
     `on_lock` is the part of a function's time in which it holds Python's lock: none of it, unless given.
     """
-    share = pl.col("share_ratio")
-    rows = {"function": list(times), "share_ratio": [time / ms for time in times.values()]}
-    counts = {"n_samples": N, "n_independent": float(N), "n_all_visits": N, "n_expected": share * N / 10}
-    held = [(on_lock or {}).get(name, 0.0) for name in times]
-    functions = pl.DataFrame(rows).with_columns(
-        **counts,
-        n_visits=(share * N).cast(pl.Int64),
-        early_ratio=share,
-        late_ratio=share,
-        on_lock_ratio=pl.Series(held),
-    )
+    functions = sampled_functions({name: time / ms for name, time in times.items()}, 2000, on_lock=on_lock or {})
     job = replace(BASE, operators=(), gaps_ms=ms, loading_ms=0.0)
     if "host_pressure_io_some" in levels:
         job = replace(job, resources={**job.resources, ("host", "host_pressure_io_some"): ("ns/s", 0.0)})

@@ -253,7 +253,7 @@ def disk_io(view: View) -> Judgement:
         return Missing(name, "process_write_bytes_rate and process_read_bytes_rate, or the disks' own")
     disk = written(view)
     if disk is None:
-        return _of_others(view) or RuledOut(name, "reading and writing are as before")
+        return _shared_disk(view) or RuledOut(name, "reading and writing are as before")
     device, metric, rate = disk
     gaps, off, amount = view.gaps(), blocked(view), view.per_cycle(device, metric)
     lost = waiting_for_disk(view)
@@ -307,7 +307,7 @@ def disk_io(view: View) -> Judgement:
     )
 
 
-def _of_others(view: View) -> Suspect | None:
+def _shared_disk(view: View) -> Suspect | None:
     """The judgement if the process reads and writes as before: what it shares the disk with, or the disk, is slower.
 
     Linux counts more time in which some task waited for a disk, and in as much of it the process was blocked.

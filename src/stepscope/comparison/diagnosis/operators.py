@@ -122,11 +122,11 @@ def _in_functions(view: View) -> Judgement:
     change, lost = times
     if (outside_cores(view) or 0.0) >= HALF_CORE:
         return RuledOut(name, "other processes use the cores too, which slows some functions more than others", False)
-    others = " and others" if rows.height > 1 else ""
+    and_more = " and others" if rows.height > 1 else ""
     return view.suspect(
         name,
-        f"{rows['function'][0]}{others} took {span(change.base, change.other, 'ns')} per cycle, in compiled code, while"
-        " other functions are not as much slower: it computes in another way, or more.",
+        f"{rows['function'][0]}{and_more} took {span(change.base, change.other, 'ns')} per cycle, in compiled code,"
+        " while other functions are not as much slower: it computes in another way, or more.",
         lost,
         0.75,
         [*time_in(rows), evidence("own processor time per cycle", own, device=PROCESS, unit="ns")],

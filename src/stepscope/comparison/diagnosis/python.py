@@ -200,8 +200,8 @@ def _around(view: View) -> Judgement:
     name = "host_overhead"
     small, gaps = small_calls(view), view.gaps()
     calls_ns = 0.0 if small.replaces else small.cost_ns + small.fed_ns
-    others = accounted(view) + _slower(view) + fetched(view)
-    between = _of_run(view, gaps.delta - min(others, gaps.delta)) if gaps.rose() else 0.0
+    known = accounted(view) + _slower(view) + fetched(view)
+    between = _of_run(view, gaps.delta - min(known, gaps.delta)) if gaps.rose() else 0.0
     waits = view.part("launch and runtime calls", "synchronisation")
     launch = waits.delta if waits.rose() and calls_ns == 0 else 0.0
     lost = max(calls_ns, 0.0) + max(between, 0.0) + max(launch, 0.0)

@@ -47,7 +47,7 @@ _LEAST_PAID = 0.25
 _MORE_OFTEN, _SIGMAS = 1.2, 3.0
 #: The part of the time in which the job is busy must rise by this.
 _BUSIER = 0.05
-#: Functions that all take longer use about as much more processor time; much more than that, and something else works.
+#: Functions at work use about as much processor time as they take; much more than that, and something else works.
 _LEAST_USED, _MOST_USED = 0.5, 2.0
 #: Share of a run's time in work that the other lacks, up to which the other does all of it.
 _LITTLE = 0.2
@@ -181,10 +181,12 @@ def _of_functions(view: View) -> Suspect | None:
         return None
     rows = in_functions(view).filter(~waiting()).join(grown(view).filter(is_new()), on="function", how="anti")
     whole = Change(float(rows["low"].sum()), float(rows["high"].sum()), is_real=True, unit="ns")
-    is_at_work = min((own.base or 0.0) / (whole.base or 1.0), (own.other or 0.0) / (whole.other or 1.0)) >= _HALF
-    is_more = is_at_work and whole.delta >= view.least_ns and (whole.ratio or 0.0) >= math.exp(_RESIZED)
-    at_once = max((own.other or 0.0) / (view.run_step.other or 1.0), 1.0)  # as several workers may be at work
-    if not is_more or not _LEAST_USED <= own.delta / whole.delta <= _MOST_USED * at_once:
+    # As several threads or workers may be at work. What uses the processor must be these functions.
+    at_once = max((own.other or 0.0) / (view.run_step.other or 1.0), 1.0)
+    ends = (own.base, whole.base), (own.other, whole.other), (own.delta, whole.delta)
+    used = [(mine or 0.0) / theirs if theirs else 0.0 for mine, theirs in ends]
+    is_more = whole.delta >= view.least_ns and (whole.ratio or 0.0) >= math.exp(_RESIZED)
+    if not is_more or not all(_LEAST_USED <= each <= _MOST_USED * at_once for each in used):
         return None
     usual = typical_growth(view) or 1.0
     scatter = math.sqrt(float(rows.select((pl.col("scatter") ** 2).sum()).item()))
