@@ -19,7 +19,16 @@ from stepscope.comparison.diagnosis.case import (
 from stepscope.comparison.diagnosis.change import Change, evidence, fold, moved, span
 from stepscope.comparison.diagnosis.cores import HALF_CORE, outside_cores, ran_in_all
 from stepscope.comparison.diagnosis.python import accounted, graphs_differ, small_calls
-from stepscope.comparison.diagnosis.sampled import grown, is_sampled, say_more, slower, time_in, unexplained
+from stepscope.comparison.diagnosis.sampled import (
+    grown,
+    in_functions,
+    is_sampled,
+    say_more,
+    slower,
+    time_in,
+    unexplained,
+    waiting,
+)
 from stepscope.comparison.diagnosis.sizes import plain, retyped
 from stepscope.comparison.diagnosis.workload import does_more, is_other, other_work
 from stepscope.comparison.model import PROCESS, RuledOut
@@ -36,6 +45,8 @@ _UNEXPLAINED = 0.1
 _FAULT_NS = 4000.0
 #: An operator that others replace took at least this share of their time.
 _REPLACED = 0.05
+#: The part of the work of which functions are most.
+_MOST = 0.5
 #: Slowdown below which a typical operator counts as unchanged.
 _UNCHANGED = 1.05
 
@@ -122,13 +133,15 @@ def _in_functions(view: View) -> Judgement:
     change, lost = times
     if (outside_cores(view) or 0.0) >= HALF_CORE:
         return RuledOut(name, "other processes use the cores too, which slows some functions more than others", False)
+    # Where most of the work is in them, there is little to compare them with: they may as well have more to do.
+    is_most = change.base >= _MOST * float(in_functions(view).filter(~waiting())["low"].sum()) if change.base else False
     and_more = " and others" if rows.height > 1 else ""
     return view.suspect(
         name,
         f"{rows['function'][0]}{and_more} took {span(change.base, change.other, 'ns')} per cycle, in compiled code,"
         " while other functions are not as much slower: it computes in another way, or more.",
         lost,
-        0.75,
+        0.55 if is_most else 0.75,
         [*time_in(rows), evidence("own processor time per cycle", own, device=PROCESS, unit="ns")],
         resource=str(rows["function"][0]),
         device="host",
