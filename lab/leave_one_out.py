@@ -53,7 +53,11 @@ THRESHOLDS: tuple[tuple[str, str, float], ...] = (
     (DIAGNOSIS + "python", "SMALL_NS", 0),
     (DIAGNOSIS + "sampled", "_SIGMAS", 0),
     (DIAGNOSIS + "sampled", "_RISE_SIGMAS", 0),
+    (DIAGNOSIS + "sampled", "_HALF_ON_LOCK", 0),
+    (DIAGNOSIS + "sampled", "_WAS_THERE", 0),
+    (DIAGNOSIS + "sampled", "_AT_WORK", 0),
     (DIAGNOSIS + "workload", "_RESIZED", 0),
+    (DIAGNOSIS + "workload", "_MOST_USED", 0),
     ("stepscope.comparison.whole_run", "_SLOW", 0),
 )
 FACTORS = (0.7, 1.4)
