@@ -75,7 +75,8 @@ FUNCTION_DELTAS = Table(
         Column("is_different", pl.Boolean(), "more than luck and more than healthy runs differ"),
     ),
 )
-_UNNAMED = "not accounted for"
+#: The part of a cycle that no part names; all of it, if nothing was recorded of where its time went.
+UNNAMED = "not accounted for"
 
 
 def effects(pairs: Sequence[Pair]) -> pl.DataFrame:
@@ -307,7 +308,7 @@ def _mean_parts(runs: Sequence[Observation]) -> pl.DataFrame:
         mine = mine.with_columns(pl.col("total_ns") / max(cycles.height, 1))
         left = float(cycles["dur_ns"].sum()) / max(cycles.height, 1) - float(mine["total_ns"].sum())
         if abs(left) > 0.5:
-            rest = pl.DataFrame({"part": [_UNNAMED], "total_ns": [left]})
+            rest = pl.DataFrame({"part": [UNNAMED], "total_ns": [left]})
             mine = pl.concat([mine, rest], how="vertical_relaxed")
         each.append(mine)
     stacked = pl.concat(each, how="vertical_relaxed")

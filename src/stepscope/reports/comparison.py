@@ -10,7 +10,7 @@ from msgspec.structs import asdict, replace
 from stepscope.analyses.memory.growth import MEMORY_GROWTH
 from stepscope.analyses.resources.counters import CORE, FEW_CORES
 from stepscope.comparison.diagnosis.change import span
-from stepscope.comparison.effects import DELTAS, FUNCTION_DELTAS, function_deltas
+from stepscope.comparison.effects import DELTAS, FUNCTION_DELTAS, UNNAMED, function_deltas
 from stepscope.comparison.model import EFFECTS, KINDS
 from stepscope.comparison.serving import BATCH_CHANGES, at_equal_work
 from stepscope.core import units
@@ -240,7 +240,7 @@ def _bars(result: Comparison) -> tuple[Bar, ...]:
     parts, step = result.parts, result.step_time
     sums = {column: float(parts[column].sum()) for column in ("base_ns", "other_ns")}
     longest = max(sums.values())
-    if step is None or longest <= 0:
+    if step is None or longest <= 0 or not _knows_parts(result):
         return ()
     bars = []
     for label, column, value in (("Base", "base_ns", step.base), ("Other", "other_ns", step.other)):
@@ -252,6 +252,11 @@ def _bars(result: Comparison) -> tuple[Bar, ...]:
         ]
         bars.append(Bar(label, units.duration(value), tuple(shown), _whole_run(result, label), whole / longest))
     return tuple(bars)
+
+
+def _knows_parts(result: Comparison) -> bool:
+    """Whether a profile or a trace says where the time of a cycle went."""
+    return bool((result.parts["part"].cast(pl.String) != UNNAMED).any())
 
 
 def _whole_run(result: Comparison, label: str) -> tuple[Note, ...]:
@@ -324,7 +329,7 @@ def _blocks(result: Comparison) -> list[Block]:
         blocks.append(_block("Batches at equal work", BATCH_CHANGES, result.batches, columns, "batch-changes"))
     whole = result.step_time.base if result.step_time is not None else 0.0
     parts = result.parts.filter(pl.max_horizontal("base_ns", "other_ns") > _LEAST_SHARE * whole)
-    if parts.height:
+    if parts.height and _knows_parts(result):
         drawn, note = bounded_parts(result), _on_shares(parts)
         if result.step_verdict != "different":  # shares of a change that is not proven say nothing
             parts, note = parts.drop("share_ratio"), ""

@@ -42,6 +42,11 @@ def waiting_share(view: View) -> float | None:
     return max(known, default=None)
 
 
+def seems_slower(view: View, affected_ns: float) -> bool:
+    """Whether cycles seem to take longer by half of what something proven costs, if it is not proven that they do."""
+    return view.same_cycles and view.delta_ns > max(view.least_ns, 0.5 * affected_ns)
+
+
 def slow_without_wait(view: View) -> float:
     """What slow steps add to the mean step if it is known that they do not wait for a core. Units: ns."""
     share = waiting_share(view) if view.has_tail else None

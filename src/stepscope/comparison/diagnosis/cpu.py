@@ -23,6 +23,7 @@ from stepscope.comparison.diagnosis.cores import (
     core_clock,
     outside_cores,
     ran,
+    seems_slower,
     slow_without_wait,
     waited,
     with_workers,
@@ -86,7 +87,9 @@ def _core_use(view: View) -> _CoreUse:
     # Neighbours that come and go make some steps slow, whose waits are as long as they are.
     in_tail = view.has_tail and view.tails is not None and wait.delta > 0.5 * view.tails.added_ns
     is_busy = load.rose(by=_LOAD_POINTS) and outside is not None and outside >= HALF_CORE
-    may_wait = view.is_slower or view.is_of_time or view.pair.answers_requests or (is_busy and _fits(view, wait.delta))
+    may_wait = (
+        view.is_slower or view.is_of_time or view.pair.answers_requests or (is_busy and seems_slower(view, wait.delta))
+    )
     # On a machine that is as busy as before, more work waits more.
     demand = max(own.ratio or 1.0, 1.0)
     longer_ns = (wait.other or 0.0) - demand * (wait.base or 0.0)
@@ -99,11 +102,6 @@ def _core_use(view: View) -> _CoreUse:
     is_own = (is_own and is_calm and wait.delta > 0.5 * view.delta_ns) or is_crowded(view, outside)
     shared = is_busy and slower is not None and slower >= STRETCHED
     return _CoreUse(wait, own, load, slower, longer_ns, waits, is_own, shared)
-
-
-def _fits(view: View, affected_ns: float) -> bool:
-    """Whether cycles seem to take longer by half of what a busy machine costs, if it is not proven that they do."""
-    return view.same_cycles and view.delta_ns > max(view.least_ns, 0.5 * affected_ns)
 
 
 def cpu_contention(view: View) -> Judgement:
@@ -125,7 +123,7 @@ def cpu_contention(view: View) -> Judgement:
         return RuledOut(name, _no_contention(use))
     stretched = view.base_ns * ((use.slower or 1.0) - 1) if use.shared else 0.0
     affected = max(min(use.longer_ns, use.wait.delta) if use.waits else 0.0, stretched)
-    may_wait = view.is_of_time or view.pair.answers_requests or _fits(view, affected)
+    may_wait = view.is_of_time or view.pair.answers_requests or seems_slower(view, affected)
     if view.same_cycles and not (view.is_slower or view.has_tail or may_wait):
         return RuledOut(name, "the machine is busier, but cycles do not take longer")
     confidence, shown = weigh(0.65, _contention_clues(view, use))

@@ -135,18 +135,18 @@ def _in_functions(view: View) -> Judgement:
         return RuledOut(name, "other processes use the cores too, which slows some functions more than others", False)
     # Where most of the work is in them, there is little to compare them with: they may as well have more to do.
     is_most = change.base >= _MOST * float(in_functions(view).filter(~waiting())["low"].sum()) if change.base else False
-    and_more = " and others" if rows.height > 1 else ""
+    and_more, verb = (" and others", "take") if rows.height > 1 else ("", "takes")
     return view.suspect(
         name,
-        f"{rows['function'][0]}{and_more} took {span(change.base, change.other, 'ns')} per cycle, in compiled code,"
-        " while other functions are not as much slower: it computes in another way, or more.",
+        f"{rows['function'][0]}{and_more} {verb} longer, {span(change.base, change.other, 'ns')} per cycle in compiled"
+        " code, while other functions hardly do: other element types, another order in memory, or more to compute.",
         lost,
         0.55 if is_most else 0.75,
         [*time_in(rows), evidence("own processor time per cycle", own, device=PROCESS, unit="ns")],
         resource=str(rows["function"][0]),
         device="host",
         magnitude=change.ratio,
-        advice="look at what it is given: element types, order in memory, sizes (stepscope show python-stacks)",
+        advice="look at the arrays that it is given: their types, strides and sizes (stepscope show python-stacks)",
     )
 
 

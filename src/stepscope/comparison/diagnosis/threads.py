@@ -17,6 +17,7 @@ from stepscope.comparison.diagnosis.cores import (
     named_cores,
     outside_cores,
     ran,
+    seems_slower,
     times_asked,
     waited,
 )
@@ -110,10 +111,10 @@ def thread_oversubscription(view: View) -> Judgement:
         return Missing(name, "num_threads, process_runq_time and process_involuntary_ctx_switches")
     if not threads.rose(by=1.5, times=1.5):
         return RuledOut(name, f"threads of the process: {span(threads.base, threads.other, None)}")
-    if not (view.is_slower or view.has_tail):
-        return not_slower(name, view)
     if not wait.rose(by=WAITING * view.base_ns):
         return RuledOut(name, f"time waiting for a core: {span(wait.base, wait.other, 'ns')} per cycle")
+    if not (view.is_slower or view.has_tail or seems_slower(view, wait.delta)):
+        return not_slower(name, view)
     reason = _not_too_many(view, outside)
     if reason:
         return RuledOut(name, reason)
@@ -208,7 +209,10 @@ def _no_lock(view: View, own: Change, switches: Change) -> str:
     threads_rose = threads.rose(by=0.5) or wait.rose(by=0.25 * view.delta_ns)
     asleep = blocked(view)
     reasons = (
-        (not view.is_slower, "cycles are not slower"),
+        (
+            not (view.is_slower or (threads.rose(by=0.5) and own.is_real and seems_slower(view, own.delta))),
+            "cycles are not slower",
+        ),
         (
             asleep.rose(by=_ASLEEP * view.run_step.delta),
             f"time in which no thread ran or was ready to: {span(asleep.base, asleep.other, 'ns')} per cycle",
