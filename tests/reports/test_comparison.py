@@ -145,6 +145,13 @@ def test_bars_say_that_they_are_of_profiled_steps_where_the_whole_run_decides():
     assert not comparison(outcome()).bars[0].notes
 
 
+def test_without_a_profile_nothing_says_where_time_went_and_no_bar_is_drawn():
+    bare = (pair(observation([100_000_000] * 6), observation([150_000_000] * 6)),)
+    report = comparison(outcome(whole_run=WHOLE_RUN, pairs=bare, parts=part_deltas(bare)))
+    assert report.bars == ()
+    assert not [block.title for block in report.tables if "went" in block.title]
+
+
 @pytest.mark.parametrize(("explained_ms", "share"), [(12.5, 0.5), (45, 1.0)])
 def test_a_cause_has_its_share_of_the_change_that_the_headline_names(explained_ms, share):
     # Profiled steps of 100 ms, which grow as those of the whole run do: by 25 ms.

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import pytest
-from faulty_jobs import Job, categories, diagnosed, first, hogged, recorded
+from faulty_jobs import Job, case_of, categories, diagnosed, first, hogged, recorded
 from msgspec.structs import replace
 
-from stepscope.comparison.diagnosis.case import view_of
+from stepscope.comparison.diagnosis.case import Suspect, view_of, views
+from stepscope.comparison.diagnosis.change import Change
 from stepscope.comparison.diagnosis.cores import held_by_threads, holder
+from stepscope.comparison.diagnosis.threads import gil_contention, thread_oversubscription
 from stepscope.comparison.effects import effects
 from stepscope.comparison.model import LockHeld
 from stepscope.comparison.verdict import compare_runs
@@ -98,6 +100,19 @@ def test_samples_of_who_holds_the_lock_are_enough_by_themselves_and_rule_it_out(
     assert causes_of(base, hog)[0] == "gil_contention"
     assert causes_of(base, hog, main, {**main, "metrics": LockHeld(0.3, 20)})[0] == "gil_contention"
     assert "gil_contention" not in causes_of(base, hog, main, main)
+
+
+@pytest.mark.parametrize(("part", "is_named"), [(1.0, True), (0.05, False)])
+def test_what_is_proven_of_threads_names_them_where_steps_only_seem_to_take_longer(part, is_named):
+    crowded = replace(HEALTHY, typical_slowdown=1.6).levels(
+        num_threads=34.0, process_runq_time=5e8, process_involuntary_ctx_switches=900.0
+    )
+    for other, rule in ((hogged(HEALTHY), gil_contention), (crowded, thread_oversubscription)):
+        (view,) = views(case_of(HEALTHY, other))
+        other_ns = view.base_ns + part * view.delta_ns
+        seems = replace(view, step=Change(view.base_ns, other_ns, is_real=False, unit="ns"))
+        assert isinstance(rule(view), Suspect)
+        assert isinstance(rule(seems), Suspect) == is_named
 
 
 def test_while_no_thread_runs_none_holds_the_lock():
