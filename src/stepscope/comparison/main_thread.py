@@ -18,6 +18,9 @@ from stepscope.core.intervals import reached
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from numpy.typing import NDArray
+
+    from stepscope.core.intervals import Ints
     from stepscope.core.trace import Trace
 
 #: When a visit of a stack begins and ends.
@@ -65,7 +68,8 @@ def python_functions(
         length = pl.min_horizontal("dur_ns", high_ns - pl.col("ts_ns"))
         samples = samples.filter(pl.col("ts_ns") < high_ns).with_columns(dur_ns=length)
     is_main = (pl.col("tid") == pl.col("pid")) & (pl.col("pid") == pid)
-    visits = samples.filter(~pl.col("on_gil")).join(stacks, on="stack_id").with_row_index("visit")
+    visits = samples.filter(~pl.col("on_gil") & (pl.col("dur_ns") > 0))
+    visits = visits.join(stacks, on="stack_id").with_row_index("visit")
     mine = visits.filter(is_main)
     if steps is not None and _within(mine, steps).is_empty():
         steps = None
@@ -82,7 +86,7 @@ def python_functions(
     early, late = (_share_of_third(mine, last=last) for last in (False, True))
     whole = mine.group_by("visit", "function").agg(pl.col("dur_ns", "n_samples").sum())
     counted = functions.with_columns(
-        n_samples=pl.lit(whole["n_samples"].sum()), n_independent=_independent(functions, whole)
+        n_samples=pl.lit(round(whole["n_samples"].sum())), n_independent=_independent(functions, whole)
     ).with_columns(n_all_visits=pl.lit(whole.height))
     for more in (whole.group_by("function").agg(n_visits=pl.len()), early, late):
         counted = counted.join(more, on="function", how="left", maintain_order="left")
@@ -112,28 +116,33 @@ def _with_work(mine: pl.DataFrame, at_work: pl.DataFrame) -> pl.DataFrame:
 
     A visit of `at_work` may cover several waits: its pieces have its number in `visit`.
     """
+    mine, at_work = (each.with_columns(pl.col("n_samples").cast(pl.Float64)) for each in (mine, at_work))
     waits = mine.filter("waits").sort("ts_ns")
     starts, ends = (waits.select(at).to_series().to_numpy() for at in _ENDS)
     ends = np.minimum(ends, np.append(starts[1:], np.iinfo(np.int64).max))  # rounding may let them overlap by 1 ns
     low, high = (at_work.select(at).to_series().to_numpy() for at in _ENDS)
     row, wait = reached(low, high, (starts, ends))
     low, high = np.maximum(low[row], starts[wait]), np.minimum(high[row], ends[wait])
-    edges = np.unique(np.concatenate((low, high)))
-    first = np.searchsorted(edges, low)
-    count = np.searchsorted(edges, high) - first
-    piece = np.repeat(np.arange(count.size), count)
-    cell = np.arange(piece.size) + np.repeat(first - (np.cumsum(count) - count), count)
-    at_once = np.bincount(cell, minlength=max(edges.size, 1))
-    width = np.diff(edges)[cell] / at_once[cell]
-    time = np.bincount(piece, width, minlength=count.size)
+    time = _parts(low, high)
     work = at_work[row].with_columns(ts_ns=pl.Series(low), of_wait=pl.Series(time))
-    taken = np.bincount(wait, time, minlength=waits.height)
+    taken = np.bincount(wait, time, minlength=waits.height).astype(np.float64)  # of none it makes integers
     rest = waits.with_columns(of_wait=pl.col("dur_ns") - pl.Series(taken))
     both = pl.concat([work, rest]).with_columns(
-        n_samples=(pl.col("n_samples") * pl.col("of_wait") / pl.col("dur_ns")).ceil().cast(pl.Int64),
+        n_samples=pl.col("n_samples") * pl.col("of_wait") / pl.col("dur_ns"),
         dur_ns=pl.col("of_wait").round().cast(pl.Int64),
     )
     return pl.concat([mine.filter(~pl.col("waits")), both.filter(pl.col("dur_ns") > 0).drop("of_wait")])
+
+
+def _parts(low: Ints, high: Ints) -> NDArray[np.float64]:
+    """The length of each interval [low, high), where each moment of k of them counts a k-th for each."""
+    edges = np.unique(np.concatenate((low, high)))
+    first, end = np.searchsorted(edges, low), np.searchsorted(edges, high)
+    n = edges.size
+    at_once = np.cumsum(np.bincount(first, minlength=n) - np.bincount(end, minlength=n))[:-1]
+    passed = np.concatenate(([0.0], np.cumsum(np.diff(edges) / np.maximum(at_once, 1))))
+    each: NDArray[np.float64] = passed[end] - passed[first]
+    return each
 
 
 def _on_lock(held: pl.DataFrame, visits: pl.DataFrame) -> pl.DataFrame:
