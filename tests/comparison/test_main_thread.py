@@ -114,9 +114,9 @@ IN_PROCESS = ["BaseProcess._bootstrap (multiprocessing/process.py:314)", "serve 
 OF_LOADER = [*IN_PROCESS, "_worker_loop (torch/utils/data/_utils/worker.py:349)", "decode (t.py:7)"]
 ALL = [
     ["main (t.py:1)"], WAIT, [*IN_POOL, "model (t.py:5)"], [*IN_POOL, "embed (t.py:6)"], IN_POOL[:1],
-    [*IN_PROCESS, "solve (t.py:8)"], OF_LOADER,
+    [*IN_PROCESS, "solve (t.py:8)"], OF_LOADER, [*IN_PROCESS, "Queue.get (multiprocessing/queues.py:103)"],
 ]  # fmt: skip
-MAIN, WAITS, MODEL, EMBED, IDLE, SOLVE, DECODE = range(len(ALL))
+MAIN, WAITS, MODEL, EMBED, IDLE, SOLVE, DECODE, TAKES = range(len(ALL))
 
 
 def visits(*rows):
@@ -147,7 +147,13 @@ def test_while_it_waits_for_a_pool_of_threads_their_functions_count():
 
 
 def test_while_it_waits_for_worker_processes_their_functions_count():
-    trace = visits((7, 7, MAIN, 0, 20), (7, 7, WAITS, 20, 100), (9, 9, SOLVE, 0, 60), (11, 11, DECODE, 0, 100))
+    trace = visits(
+        (7, 7, MAIN, 0, 20),
+        (7, 7, WAITS, 20, 100),
+        (9, 9, SOLVE, 0, 60),
+        (9, 9, TAKES, 60, 100),
+        (11, 11, DECODE, 0, 100),
+    )
     waits = "Future.result (concurrent/futures/_base.py)"
     assert shares(trace) == {"main (t.py)": 0.2, "solve (t.py)": 0.4, waits: 0.4}
     assert shares(trace, siblings=[7, 9]) == {"main (t.py)": 0.2, waits: 0.8}

@@ -74,9 +74,10 @@ def python_functions(
     if steps is not None and _within(mine, steps).is_empty():
         steps = None
     mine = _within(mine, steps)
-    is_worker = pl.col("is_worker_process") & (pl.col("pid") != pid) & ~pl.col("waits")
-    in_pool = pl.col("is_pool_thread") & (pl.col("pid") == pid) & ~is_main & ~pl.col("waits")
-    at_work = visits.filter(in_pool if set(siblings) - {pid} else in_pool | is_worker)
+    works = ~pl.col("waits") & ~pl.col("function").str.starts_with(FROM_QUEUE)
+    in_pool = pl.col("is_pool_thread") & (pl.col("pid") == pid) & ~is_main
+    in_worker = pl.col("is_worker_process") & (pl.col("pid") != pid)
+    at_work = visits.filter(works & (in_pool if set(siblings) - {pid} else in_pool | in_worker))
     if at_work.height and mine.height:
         mine = _with_work(mine, _within(at_work, steps))
     if not mine["dur_ns"].sum():
