@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 from msgspec.structs import replace
 
+from stepscope.comparison.main_thread import waiting_ratio
 from stepscope.comparison.model import (
     LOADING,
     OBSERVED_CYCLES,
@@ -19,7 +20,6 @@ from stepscope.comparison.model import (
     PROCESS,
     PYTHON,
     TIMED_STEPS,
-    WAITING_FUNCTIONS,
     Observation,
     Pair,
     Waits,
@@ -132,20 +132,12 @@ def _limit_ns(run: Observation) -> float | None:
     """
     slow = tail(run.steps, by_distance=False)
     part = slow.excess_ns / mean_step_ns(run.steps)
-    is_sampled = _in_waits(run) >= _IN_WAITS * part
+    is_sampled = waiting_ratio(run.python_functions) >= _IN_WAITS * part
     least, most = (_SAMPLED_SHARE, _SAMPLED_PART) if is_sampled else (_LEAST_SHARE, _MOST_OF_RUN)
     if not (part >= most and slow.is_far and slow.is_spread and slow.n_slow >= least * slow.n_steps):
         return 0.0
     typical = float(np.median(_each(run)))
     return float(np.sqrt(typical * (typical + slow.each_ns))) if _is_asleep(run) else None
-
-
-def _in_waits(run: Observation) -> float:
-    """The part of its time in which samples show the main thread waiting for others; 0 if it was not sampled."""
-    functions = run.python_functions
-    if functions is None:
-        return 0.0
-    return float(functions.filter(pl.col("function").str.contains(WAITING_FUNCTIONS))["share_ratio"].sum())
 
 
 def _limit_of_other(run: Observation, share: float) -> float:

@@ -96,6 +96,16 @@ def python_functions(
     return counted.join(_on_lock(held, visits.filter(is_theirs)), on="function", how="left", maintain_order="left")
 
 
+def waiting_ratio(functions: pl.DataFrame | None) -> float:
+    """The part of its time in which the main thread waits and nothing works for it; 0 if it was not sampled.
+
+    `functions` is a result of `python_functions`.
+    """
+    if functions is None:
+        return 0.0
+    return float(functions.filter(pl.col("function").str.contains(WAITING_FUNCTIONS))["share_ratio"].sum())
+
+
 def _named(stacks: pl.DataFrame) -> pl.DataFrame:
     """Each stack's own function, whether it waits for others there, and whether it is of a pool's thread or process."""
     any_of = {

@@ -45,8 +45,8 @@ _UNEXPLAINED = 0.1
 _FAULT_NS = 4000.0
 #: An operator that others replace took at least this share of their time.
 _REPLACED = 0.05
-#: The part of the work of which functions are most.
-_MOST = 0.5
+#: The part of the work of which functions are nearly all.
+_MOST = 0.8
 #: Slowdown below which a typical operator counts as unchanged.
 _UNCHANGED = 1.05
 
@@ -133,7 +133,7 @@ def _in_functions(view: View) -> Judgement:
     change, lost = times
     if (outside_cores(view) or 0.0) >= HALF_CORE:
         return RuledOut(name, "other processes use the cores too, which slows some functions more than others", False)
-    # Where most of the work is in them, there is little to compare them with: they may as well have more to do.
+    # Where nearly all of the work is in them, there is little to compare them with: they may as well have more to do.
     is_most = change.base >= _MOST * float(in_functions(view).filter(~waiting())["low"].sum()) if change.base else False
     and_more, verb = (" and others", "take") if rows.height > 1 else ("", "takes")
     return view.suspect(

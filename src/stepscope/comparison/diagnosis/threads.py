@@ -23,6 +23,7 @@ from stepscope.comparison.diagnosis.cores import (
 )
 from stepscope.comparison.diagnosis.io import blocked, written
 from stepscope.comparison.diagnosis.sampled import at_locks
+from stepscope.comparison.main_thread import waiting_ratio
 from stepscope.comparison.model import LOADING, OPERATORS, PROCESS, RuledOut
 from stepscope.comparison.whole_run import mean_step_ns
 from stepscope.core import units
@@ -34,6 +35,8 @@ _ONE_CORE = 1.1
 _FEWER = 0.8
 #: The recorder's count of time in garbage collections.
 COLLECTED = ("process_python_gc_time", "python_gc_time")
+#: Samples of waits say how much of its time a process works if that is this part of it or more.
+_AT_WORK = 0.2
 #: Time between operators is stretched more than they are from so many times as much on.
 _TWICE = 2.0
 #: So many samples of who holds the lock would find a thread that holds it for this part of what a cycle takes longer.
@@ -62,6 +65,8 @@ def _not_too_many(view: View, outside: float | None) -> str:
     ready, cores = _ready(view), named_cores(view)
     if ready is not None and view.pair.answers_requests:  # of the time in which it answers some
         ready *= (view.run_step.other or 0.0) / float(np.mean([mean_step_ns(run.steps) for run in view.pair.other]))
+    if ready is not None:  # of the time in which some thread is at work
+        ready /= max(1 - float(np.mean([waiting_ratio(run.python_functions) for run in view.pair.other])), _AT_WORK)
     if ready is not None and ready <= cores and not _in_operators(view):
         return f"{units.number(round(ready, 1))} of its threads were ready at a time, and there are {cores} cores"
     within, between = view.part(OPERATORS), view.gaps()

@@ -20,7 +20,7 @@ from stepscope.comparison.diagnosis.cores import (
     with_workers,
 )
 from stepscope.comparison.diagnosis.python import SMALL_NS, small_calls
-from stepscope.comparison.diagnosis.sampled import grown, in_functions, is_new, say_more, typical_growth, waiting
+from stepscope.comparison.diagnosis.sampled import grown, in_functions, is_new, say_more, waiting
 from stepscope.comparison.diagnosis.sizes import PRODUCTS, most_telling, retyped, share_of_same_work, sizes
 from stepscope.comparison.model import OPERATORS, PROCESS, WORKERS, RuledOut
 from stepscope.core import units
@@ -47,6 +47,8 @@ _LEAST_PAID = 0.25
 _MORE_OFTEN, _SIGMAS = 1.2, 3.0
 #: The part of the time in which the job is busy must rise by this.
 _BUSIER = 0.05
+#: Functions take longer alike if what so much of the time goes to does.
+_ALIKE = 0.7
 #: Functions at work use about as much processor time as they take; much more than that, and something else works.
 _LEAST_USED, _MOST_USED = 0.5, 2.0
 #: Share of a run's time in work that the other lacks, up to which the other does all of it.
@@ -174,7 +176,7 @@ def _of_functions(view: View) -> Suspect | None:
     """The judgement on functions that all take longer alike, by samples of stacks, if the work is not known otherwise.
 
     Processor time is what work costs. It is most of their time and grew by as much: nothing else of the process works
-    more, waits for cores, or keeps Python's lock. What most of the time went to grew half as much as all did, or more.
+    more, waits for cores, or keeps Python's lock. What most of the time goes to grew at least half as much as all did.
     """
     own, wait = ran_in_all(view), with_workers(view, waited(view), _RUNQ)
     if not say_more(view) or not view.is_slower or not own.is_known:
@@ -188,12 +190,13 @@ def _of_functions(view: View) -> Suspect | None:
     is_more = whole.delta >= view.least_ns and (whole.ratio or 0.0) >= math.exp(_RESIZED)
     if not is_more or not all(_LEAST_USED <= each <= _MOST_USED * at_once for each in used):
         return None
-    usual = typical_growth(view) or 1.0
+    grew = pl.col("high") >= (1 + _HALF * ((whole.ratio or 1.0) - 1)) * pl.col("low")
+    alike = float(rows.filter(grew)["low"].sum()) / (whole.base or 1.0)
     scatter = math.sqrt(float(rows.select((pl.col("scatter") ** 2).sum()).item()))
     is_held = held_by_threads(view).rose(by=_HALF * view.least_ns)
     is_sure = own.is_real or whole.delta >= _SIGMAS * scatter
     is_stretched = wait.delta > _HALF * own.delta or (outside_cores(view) or 0.0) >= HALF_CORE or is_held
-    if is_stretched or not is_sure or usual - 1 < _HALF * ((whole.ratio or 1.0) - 1):
+    if is_stretched or not is_sure or alike < _ALIKE:
         return None
     most = ", ".join(rows.sort("delta", descending=True).head(2)["function"])
     shown = [
