@@ -23,7 +23,7 @@ from stepscope.comparison.diagnosis.sampled import (
     grown,
     in_functions,
     is_sampled,
-    say_more,
+    or_by_samples,
     slower,
     time_in,
     unexplained,
@@ -96,11 +96,7 @@ def slow_operator(view: View) -> Judgement:
     do not, and cost 10 % of a cycle. Types and numbers of calls do not scatter: if they are the reason, the cycle need
     not be significantly slower.
     """
-    known = _in_operators(view)
-    if isinstance(known, Suspect) or not say_more(view):
-        return known
-    sampled = _in_functions(view)
-    return sampled if isinstance(sampled, Suspect) or not view.is_profiled else known
+    return or_by_samples(view, _in_operators(view), _in_functions)
 
 
 def _in_operators(view: View) -> Judgement:
@@ -142,7 +138,7 @@ def _in_functions(view: View) -> Judgement:
         " code, while other functions hardly do: other element types, another order in memory, or more to compute.",
         lost,
         0.55 if is_most else 0.75,
-        [*time_in(rows), evidence("own processor time per cycle", own, device=PROCESS, unit="ns")],
+        [*time_in(rows), evidence("processor time per cycle, workers included", own, device=PROCESS, unit="ns")],
         resource=str(rows["function"][0]),
         device="host",
         magnitude=change.ratio,

@@ -9,7 +9,6 @@ from stepscope.comparison.diagnosis.case import (
     Judgement,
     Missing,
     Rule,
-    Suspect,
     View,
     not_grown,
     not_slower,
@@ -22,7 +21,7 @@ from stepscope.comparison.diagnosis.sampled import (
     grown,
     is_new,
     is_sampled,
-    say_more,
+    or_by_samples,
     slower,
     time_in,
     unexplained,
@@ -181,19 +180,14 @@ def host_overhead(view: View) -> Judgement:
 
     Necessary: added small calls (under 50 µs of own time each) and time in which nothing that was recorded ran, less
     garbage collections, waits for files, and as much as operators of the same kind are slower, grew together by 3 % of
-    a cycle. Longer added calls count as well if they
-    compute the values that added synchronisations wait for. Small calls that replace an operator are another
-    implementation of it, not overhead. Numbers of calls do not scatter: if they are the reason, the cycle need not be
-    significantly slower. Without a profile: samples of its stack show the main thread, twice as long as in the base, at
-    a function that waits for nobody.
+    a cycle. Longer added calls count as well if they compute the values that added synchronisations wait for. Small
+    calls that replace an operator are another implementation of it, not overhead. Numbers of calls do not scatter: if
+    they are the reason, the cycle need not be significantly slower. Without a profile: samples of its stack show the
+    main thread, twice as long as in the base, at a function that waits for nobody.
     """
     if not view.same_cycles or view.delta_ns <= 0:
         return not_slower("host_overhead", view)
-    known = _around(view) if view.is_profiled else None
-    if isinstance(known, Suspect) or not say_more(view):
-        return known or _elsewhere(view)
-    sampled = _elsewhere(view)
-    return known if known is not None and not isinstance(sampled, Suspect) else sampled
+    return or_by_samples(view, _around(view), _elsewhere) if view.is_profiled else _elsewhere(view)
 
 
 def _around(view: View) -> Judgement:

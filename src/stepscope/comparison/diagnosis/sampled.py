@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from stepscope.comparison.diagnosis.case import Suspect
 from stepscope.comparison.diagnosis.change import Change, evidence
 from stepscope.comparison.diagnosis.cores import ran_in_all
 from stepscope.comparison.model import FROM_QUEUE, WAITING_FUNCTIONS, WAITS
 from stepscope.comparison.statistics import more_often
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from stepscope.comparison.diagnosis.case import View
+    from stepscope.comparison.diagnosis.case import Judgement, View
     from stepscope.comparison.model import Evidence, Observation
 
 #: Functions that get the next data, by the verb with which their name begins, or by their class: `fetch_batch`,
@@ -87,6 +88,14 @@ def is_sampled(view: View) -> bool:
 def say_more(view: View) -> bool:
     """Whether samples say more than a profile: there is none, or it has few of the steps of a server, which differ."""
     return not view.is_profiled or (view.pair.answers_requests and is_sampled(view))
+
+
+def or_by_samples(view: View, known: Judgement, judge: Callable[[View], Judgement]) -> Judgement:
+    """The judgement by a profile; if that names nothing, what `judge` makes of samples, where these say more."""
+    if isinstance(known, Suspect) or not say_more(view):
+        return known
+    sampled = judge(view)
+    return sampled if isinstance(sampled, Suspect) or not view.is_profiled else known
 
 
 def grown(view: View) -> pl.DataFrame:

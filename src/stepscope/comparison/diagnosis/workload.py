@@ -201,7 +201,7 @@ def _of_functions(view: View) -> Suspect | None:
     most = ", ".join(rows.sort("delta", descending=True).head(2)["function"])
     shown = [
         evidence("time of functions, per cycle", whole, role="necessary", device="host", unit="ns"),
-        evidence("own processor time per cycle", own, role="necessary", device=PROCESS, metric=_ONCPU),
+        evidence("processor time per cycle, workers included", own, role="necessary", device=PROCESS, metric=_ONCPU),
     ]
     text = (
         f"Functions take longer alike: {span(whole.base, whole.other, 'ns')} per cycle in all, most of it in {most}."
