@@ -35,7 +35,7 @@ HARD: dict[str, tuple[float, float, float]] = {
     "memory_growth": (1, 4, 12),
     "checkpoint": (40, 120, 400),
     "slow_tail": (40, 100, 300),
-    "growing": (60, 200, 600),
+    "growing": (300, 1_000, 3_000),
     "lock": (4, 10, 25),
     "bandwidth": (1, 2, 3),
     "logging": (60, 200, 600),

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.comparison.main_thread import lock_held, python_functions
-from stepscope.comparison.model import LockHeld
+from stepscope.comparison.model import TIMED_STEPS, LockHeld
 from stepscope.core.schema import STACK_SAMPLES, STACKS
 from stepscope.core.trace import Meta, Trace
 
@@ -55,6 +55,28 @@ def test_what_comes_after_the_last_step_does_not_count():
     ]
 
 
+def test_what_a_function_takes_only_in_slow_steps_is_known():
+    # 50 steps of 100 ns; in two of them `save` takes 300 ns more, in all `load` takes 40 of the first 100.
+    lengths = [400 if step in (20, 41) else 100 for step in range(50)]
+    begins = [sum(lengths[:step]) for step in range(50)]
+    steps = TIMED_STEPS.conform(
+        pl.DataFrame({"step": range(50), "ts_ns": begins, "dur_ns": [float(x) for x in lengths], "n_steps": [1] * 50})
+    )
+    rows = []
+    for begin, length in zip(begins, lengths, strict=True):
+        for stack_id, low, high in ((0, 0, 40), (1, 40, 100), (2, 100, length)):
+            if high > low:
+                rows.append({"ts_ns": begin + low, "dur_ns": high - low, "stack_id": stack_id})
+    of_all = {"pid": 7, "tid": 7, "n_samples": 1, "on_gil": False}
+    samples = STACK_SAMPLES.conform(pl.DataFrame([row | of_all for row in rows]))
+    stacks = STACKS.conform(pl.DataFrame({"stack_id": [0, 1, 2], "frames": [["load"], ["fit"], ["save"]]}))
+    sampled = Trace(Meta("x", "kineto"), {"stack_samples": samples, "stacks": stacks})
+    found = python_functions(sampled, 7, 0, None, steps)
+    slow = dict(found.select("function", "slow_ratio").rows())
+    assert slow == {"save": pytest.approx(600 / 5600), "load": 0.0, "fit": 0.0}
+    assert python_functions(trace(), 7, 50)["slow_ratio"].to_list() == [0.0, 0.0]
+
+
 def test_time_in_a_compiler_is_that_of_the_function_through_which_it_is_entered():
     entry, ran = "_compile (torch/_dynamo/convert_frame.py:9)", "fn (torch/_dynamo/eval_frame.py:5)"
     frames = [["main (t.py:1)", ran, entry, "hash (torch/fx/node.py:3)"], ["main (t.py:1)", ran, "linear (nn.py:4)"]]
@@ -74,7 +96,7 @@ def test_a_wait_for_an_item_of_a_queue_goes_by_the_function_that_takes_it():
 
 
 def test_only_what_was_sampled_during_timed_steps_counts():
-    steps = pl.DataFrame({"ts_ns": [100, 115], "dur_ns": [10.0, 20.0], "n_steps": [1, 1]})
+    steps = pl.DataFrame({"step": [0, 1], "ts_ns": [100, 115], "dur_ns": [10.0, 20.0], "n_steps": [1, 1]})
     found = python_functions(trace(), 7, 50, None, steps)
     # From 100 to 110 and from 115 to 120 ns it is in main, from 120 to 130 in load.
     assert dict(found.select("function", "share_ratio").rows()) == {
@@ -161,7 +183,7 @@ def test_while_it_waits_for_worker_processes_their_functions_count():
 
 def test_work_outside_of_timed_steps_does_not_count_either():
     trace = visits((7, 7, MAIN, 0, 20), (7, 7, WAITS, 20, 100), (7, 8, MODEL, 40, 80))
-    steps = pl.DataFrame({"ts_ns": [10, 60], "dur_ns": [40.0, 40.0], "n_steps": [1, 1]})
+    steps = pl.DataFrame({"step": [0, 1], "ts_ns": [10, 60], "dur_ns": [40.0, 40.0], "n_steps": [1, 1]})
     assert shares(trace, steps=steps) == {
         "main (t.py)": pytest.approx(10 / 80), "model (t.py)": pytest.approx(30 / 80),
         "Future.result (concurrent/futures/_base.py)": pytest.approx(40 / 80),

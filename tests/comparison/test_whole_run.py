@@ -13,16 +13,18 @@ from stepscope.comparison.statistics import more_often
 from stepscope.comparison.verdict import step_effect
 from stepscope.comparison.whole_run import (
     growth,
+    part_of_slow,
     run_steps,
     stretches,
     tail,
     tails_of,
     timed_steps,
-    waiting_share,
     without_growth,
 )
 from stepscope.core.schema import STEP_TIMES
 from stepscope.core.trace import Meta, Trace
+
+WAIT = "process_runq_time"
 
 MS = 1_000_000
 N = 400
@@ -134,10 +136,12 @@ def test_what_slow_steps_wait_for_is_what_their_stretches_wait_for_more():
     values = noisy()
     values[5::80] += 100.0  # each makes a stretch of ten steps 10 ms a step longer
     in_slow = np.where(stretches(steps_of(values)) > 25 * MS, 8.0, 0.0)
-    assert waiting_share(waiting(values, 1.0 + in_slow)) == pytest.approx(0.8, abs=0.05)
-    assert waiting_share(waiting(values, np.full(40, 1.0))) == pytest.approx(0.0, abs=0.01)
-    assert waiting_share(waiting(noisy(), np.full(40, 1.0))) is None
-    assert waiting_share(_with(values)) is None
+    assert part_of_slow(waiting(values, 1.0 + in_slow), WAIT) == pytest.approx(0.8, abs=0.05)
+    assert part_of_slow(waiting(values, 1.0 + in_slow), "not_recorded", WAIT) == pytest.approx(0.8, abs=0.05)
+    assert part_of_slow(waiting(values, 1.0 + in_slow), "not_recorded") is None
+    assert part_of_slow(waiting(values, np.full(40, 1.0)), WAIT) == pytest.approx(0.0, abs=0.01)
+    assert part_of_slow(waiting(noisy(), np.full(40, 1.0)), WAIT) is None
+    assert part_of_slow(_with(values), WAIT) is None
 
 
 def with_slow(values, at, ms):

@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.comparison.model import FROM_QUEUE, OF_PROCESSES, WAITING_FUNCTIONS, LockHeld
+from stepscope.comparison.whole_run import slow_steps
 from stepscope.core.intervals import reached
 
 if TYPE_CHECKING:
@@ -54,11 +55,12 @@ def python_functions(
     unless `siblings` says that other processes are observed too. Of several that work at once each counts in part.
 
     Columns: function, share_ratio (0..1), early_ratio and late_ratio (its share of the first and of the last third of
-    that time), n_samples (of the whole thread), and n_independent: as many samples, taken at random, would scatter as
-    much. Samples that follow one another in one stack are a single visit of it, and one that stands for a long time
-    counts for all of that time, so there are fewer of these. n_visits and n_all_visits count the visits of the function
-    and of all. on_lock_ratio is the part of the function's time in which a thread that was in it held Python's lock, by
-    samples of its own, of which n_expected would be such if it held the lock all the time; null without such samples.
+    that time), slow_ratio (how much longer it takes in slow steps than in as many others, as a part of that time),
+    n_samples (of the whole thread), and n_independent: as many samples, taken at random, would scatter as much. Samples
+    that follow one another in one stack are a single visit of it, and one that stands for a long time counts for all of
+    that time, so there are fewer of these. n_visits and n_all_visits count the visits of the function and of all.
+    on_lock_ratio is the part of the function's time in which a thread that was in it held Python's lock, by samples of
+    its own, of which n_expected would be such if it held the lock all the time; null without such samples.
     """
     if pid is None:
         return None
@@ -89,7 +91,8 @@ def python_functions(
     counted = functions.with_columns(
         n_samples=pl.lit(round(whole["n_samples"].sum())), n_independent=_independent(functions, whole)
     ).with_columns(n_all_visits=pl.lit(whole.height))
-    for more in (whole.group_by("function").agg(n_visits=pl.len()), early, late):
+    n_visits = whole.group_by("function").agg(n_visits=pl.len())
+    for more in (n_visits, early, late, _longer_in_slow_steps(mine, steps)):
         counted = counted.join(more, on="function", how="left", maintain_order="left")
     is_theirs = pl.col("pid").is_in([pid, *at_work["pid"].unique()])
     held = samples.filter(pl.col("on_gil") & is_theirs).join(stacks, on="stack_id")
@@ -193,6 +196,25 @@ def _share_of_third(visits: pl.DataFrame, *, last: bool) -> pl.DataFrame:
     return lengths.group_by("function").agg(
         (pl.col("length").sum() / whole).alias("late_ratio" if last else "early_ratio")
     )
+
+
+def _longer_in_slow_steps(mine: pl.DataFrame, steps: pl.DataFrame | None) -> pl.DataFrame:
+    """Each function's `slow_ratio`. The visits are on the clock that `_within` made: it stands still between steps."""
+    rows = mine.select("function", "ts_ns", "dur_ns")
+    slow = np.zeros(0, np.bool_) if steps is None else slow_steps(steps)[0]
+    if steps is None or not slow.any():
+        return rows.group_by("function").agg(slow_ratio=pl.lit(0.0))
+    begin = steps["ts_ns"].to_numpy().astype(np.float64)
+    counts = steps["n_steps"].to_numpy()
+    length = np.minimum(steps["dur_ns"].to_numpy() * counts, np.append(np.diff(begin), np.inf))
+    clock = np.concatenate(([0.0], np.cumsum(length)))
+    of_slow = np.concatenate(([0.0], np.cumsum(np.where(slow, length, 0.0))))
+    low, high = (np.interp(rows.select(at).to_series().to_numpy(), clock, of_slow) for at in _ENDS)
+    n_slow = counts[slow].sum() / counts[~slow].sum()
+    inside, whole = pl.Series(high - low), float(rows["dur_ns"].sum())
+    sums = rows.with_columns(inside=inside).group_by("function").agg(pl.col("inside", "dur_ns").sum())
+    usual = (pl.col("dur_ns") - pl.col("inside")) * n_slow
+    return sums.select("function", slow_ratio=(pl.col("inside") - usual).clip(0.0) / whole)
 
 
 def _up_to_compiler(stacks: pl.DataFrame) -> pl.DataFrame:

@@ -43,7 +43,6 @@ _REGULAR, _MOST_OF_TAIL, _LESS = 0.8, 0.4, 0.1
 _MAD_TO_SD = 1.4826
 #: A stretch holds a slow step if its mean step is longer by this part of what one adds to it.
 _HOLDS = 0.3
-_RUNQ = "process_runq_time"
 #: Part of the length of slow steps from which on one of the base may be the same.
 _ALIKE = 0.5
 #: Steps grow if their order by length is nearly that of time, and they grow by this part over the run.
@@ -157,19 +156,12 @@ def tail(steps: pl.DataFrame, *, least_ns: float = 0.0, by_distance: bool = True
     If many slow steps come at a regular distance the tail is these alone, unless not `by_distance`. Slow steps take at
     least `least_ns` more than the typical one.
     """
-    values, counts, at = (steps[name].to_numpy() for name in ("dur_ns", "n_steps", "step"))
-    total = int(counts.sum())
+    total = int(steps["n_steps"].sum())
     if total < LEAST_STEPS:
         return Tail(total, 0, 0.0, 0.0, None, is_spread=False)
-    each = np.repeat(values, counts)
-    middle = float(np.median(each))
-    scatter = _MAD_TO_SD * float(np.median(np.abs(each - middle)))
-    is_slow = values > middle + max(_SLOW * middle, _SIGMAS * scatter, least_ns)
-    period = _period(at, is_slow, values - middle) if by_distance else None
-    every = None
-    if period is not None:
-        every, phase = period
-        is_slow &= at % every == phase
+    values, counts, at = (steps[name].to_numpy() for name in ("dur_ns", "n_steps", "step"))
+    middle = float(np.median(np.repeat(values, counts)))
+    is_slow, every = slow_steps(steps, least_ns=least_ns, by_distance=by_distance)
     n_slow = int(is_slow.sum())
     span = max(int(at[-1] - at[0]) + 1, 1)
     held = np.unique((at[is_slow] - at[0]) * _STRETCHES // span).size
@@ -179,6 +171,24 @@ def tail(steps: pl.DataFrame, *, least_ns: float = 0.0, by_distance: bool = True
     is_spread = n_slow >= _LEAST_SLOW and 2 * held >= min(_STRETCHES, n_slow)
     is_spread |= is_far and n_slow >= _LEAST_FAR and held == n_slow
     return Tail(total, n_slow, float(extra.sum()) / total, each_ns, every, is_spread, is_far)
+
+
+def slow_steps(
+    steps: pl.DataFrame, *, least_ns: float = 0.0, by_distance: bool = True
+) -> tuple[NDArray[np.bool_], int | None]:
+    """Which of TIMED_STEPS are the tail that `tail` describes, and their distance in steps if that is regular."""
+    values, counts, at = (steps[name].to_numpy() for name in ("dur_ns", "n_steps", "step"))
+    if counts.sum() < LEAST_STEPS:
+        return np.zeros(values.size, np.bool_), None
+    each = np.repeat(values, counts)
+    middle = float(np.median(each))
+    scatter = _MAD_TO_SD * float(np.median(np.abs(each - middle)))
+    is_slow = values > middle + max(_SLOW * middle, _SIGMAS * scatter, least_ns)
+    period = _period(at, is_slow, values - middle) if by_distance else None
+    if period is None:
+        return is_slow, None
+    every, phase = period
+    return is_slow & (at % every == phase), every
 
 
 def _period(at: NDArray[np.int64], is_slow: NDArray[np.bool_], extra: Floats) -> tuple[int, int] | None:
@@ -219,13 +229,15 @@ def growth(steps: pl.DataFrame) -> tuple[float, float]:
     return rise, _steadiness(typical)
 
 
-def waiting_share(run: Observation) -> float | None:
-    """Of the time that slow stretches of a run take longer than the others, the part spent waiting for a core, 0..1.
+def part_of_slow(run: Observation, *metrics: str) -> float | None:
+    """Of the time that slow stretches of a run take longer than the others, the part that the process spent so, 0..1.
 
-    Slow are stretches that hold slow steps. None if there are none, or if such waits are unknown.
+    The first of `metrics` that was recorded counts the time: waits for a core, or collections. Slow are stretches that
+    hold slow steps. None if there are none, or if none of the metrics was recorded.
     """
-    is_wait = (pl.col("device").cast(pl.String) == PROCESS) & (pl.col("metric").cast(pl.String) == _RUNQ)
-    rows = run.run_resources.filter(is_wait).sort("stretch")
+    mine = run.run_resources.filter(pl.col("device").cast(pl.String) == PROCESS)
+    parts = (mine.filter(pl.col("metric").cast(pl.String) == metric) for metric in metrics)
+    rows = next((part for part in parts if part.height), mine.clear()).sort("stretch")
     slow_steps = tail(run.steps, by_distance=False)
     if rows.is_empty() or not slow_steps.n_slow:
         return None

@@ -202,21 +202,28 @@ def recorded(job: Job, seed: int = 0):
     return replace(observed, workload=_workload(job))
 
 
-def sampled_functions(shares, n, *, thirds=None, on_lock=None):
+def sampled_functions(shares, n, *, thirds=None, on_lock=None, slow=None):
     """What `python_functions` gives of so many samples: functions, and each one's share of the main thread's time.
 
     `thirds` has each one's share of the first and of the last third of the run, which is that of the run unless given;
     `on_lock` the part of its time in which it holds Python's lock, of which one sample in ten asks; else all of it.
+    `slow` has the share that is only in slow steps.
     """
     share = pl.col("share_ratio")
     rows = [
-        (name, of_run, *(thirds or {}).get(name, (of_run, of_run)), 1.0 if on_lock is None else on_lock.get(name, 0.0))
+        (
+            name,
+            of_run,
+            *(thirds or {}).get(name, (of_run, of_run)),
+            1.0 if on_lock is None else on_lock.get(name, 0.0),
+            (slow or {}).get(name, 0.0),
+        )
         for name, of_run in shares.items()
     ]
     frame = pl.DataFrame(
         rows,
         {"function": pl.String, "share_ratio": pl.Float64, "early_ratio": pl.Float64, "late_ratio": pl.Float64,
-         "on_lock_ratio": pl.Float64},
+         "on_lock_ratio": pl.Float64, "slow_ratio": pl.Float64},
         orient="row",
     )  # fmt: skip
     counts = {"n_samples": n, "n_independent": float(n), "n_all_visits": n, "n_expected": share * n / 10}

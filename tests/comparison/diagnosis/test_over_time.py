@@ -62,24 +62,51 @@ def test_two_slow_steps_that_make_the_change_are_told_but_prove_nothing():
     assert note.startswith(f"2 steps of {N} take 9 s longer than the others, which is ")
 
 
-def waiting(recording, wait_ms):
-    """The same where the process waits for a core so long per step, in each stretch of the whole run."""
+def spending(recording, metric, ms):
+    """The same where the process spends so long per step in what the metric counts, in each stretch of the run."""
     step_ns = stretches(recording.steps)
-    rows = {"stretch": np.arange(40), "mu": 1e9 * np.asarray(wait_ms) * MS / step_ns, "step_ns": step_ns}
-    of_core = {"device": "process", "metric": "process_runq_time", "unit": "ns/s"}
-    frame = pl.DataFrame(rows).with_columns(pl.lit(value).alias(name) for name, value in of_core.items())
+    rows = {"stretch": np.arange(40), "mu": 1e9 * np.asarray(ms) * MS / step_ns, "step_ns": step_ns}
+    of_process = {"device": "process", "metric": metric, "unit": "ns/s"}
+    frame = pl.DataFrame(rows).with_columns(pl.lit(value).alias(name) for name, value in of_process.items())
     return replace(recording, run_resources=RUN_RESOURCES.conform(frame))
 
 
+@pytest.mark.parametrize("metric", ["process_runq_time", "process_python_gc_time"])
 @pytest.mark.parametrize(("of_extra", "named"), [(0.0, True), (0.8, False)])
-def test_slow_steps_that_wait_for_a_core_are_no_tail_of_their_own(of_extra, named):
+def test_slow_steps_that_wait_for_a_core_or_collect_garbage_are_no_tail_of_their_own(metric, of_extra, named):
     slow = np.where(np.random.default_rng(5).random(N) < 0.06, 300.0, 0.0)
     base, other = timed(0), timed(1, slow)
     extra_ms = (stretches(other.steps) - np.median(stretches(other.steps))) / MS
+    more_ms = 1.0 + of_extra * np.maximum(extra_ms, 0)
     result = compare_runs(
-        [[waiting(base, np.full(40, 1.0))]], [[waiting(other, 1.0 + of_extra * np.maximum(extra_ms, 0))]]
+        [[spending(base, metric, np.full(40, 1.0))]],
+        [[spending(other, metric, more_ms)]],
     )
     assert ("slow_tail" in [cause.category for cause in result.causes]) is named
+
+
+def without_profile(recording, slow, **shares):
+    functions = sampled_functions(shares, 3000, slow=slow)
+    return replace(recording, parts=recording.parts.clear(), python_functions=functions)
+
+
+@pytest.mark.parametrize(
+    ("of_pause", "causes"),
+    [
+        # All of `save` is in slow steps, and `pause` comes in each step.
+        (0.0, ["periodic_work", "host_overhead"]),
+        # What is in slow steps belongs to them.
+        (0.1, ["periodic_work"]),
+    ],
+)
+def test_a_function_that_is_in_slow_steps_alone_is_told_once(of_pause, causes):
+    base = without_profile(timed(0), {}, step=1.0)
+    other = timed(1, every(20, 400.0) + 20.0)
+    slow = {"save": 0.19, "pause": of_pause}
+    result = compare_runs([[base]], [[without_profile(other, slow, step=0.61, save=0.2, pause=0.19)]])
+    assert [cause.category for cause in result.causes] == causes
+    for cause in result.causes[1:]:
+        assert "in pause" in cause.statement
 
 
 def test_steps_that_grow_are_named():

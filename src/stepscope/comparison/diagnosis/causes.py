@@ -146,8 +146,12 @@ _HALF = 0.5
 _LEAST_SCORE = 0.05
 #: Causes that say what calls are for, so that all that these cost, as small calls or on cores, comes after them.
 _BY_CALLS = ("compilation", "layout_copies", "device_copies")
+#: Slow steps, whose time is no part of what samples of the main thread's stack say of the others.
+_WHEN_SAMPLED = ("periodic_work", "slow_tail")
 #: Causes that make the main thread spend time somewhere in Python.
-_WHERE = ("host_overhead", "device_copies", "slow_operator", "data_loading", "gil_contention", "disk_io", "slow_tail")
+_WHERE = (
+    "host_overhead", "device_copies", "slow_operator", "data_loading", "gil_contention", "disk_io", *_WHEN_SAMPLED,
+)  # fmt: skip
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
@@ -464,6 +468,8 @@ def _follows(suspect: Suspect, best: Suspect, reference: float) -> bool:
     is_of_calls = suspect.cause.category == "host_overhead" and not _is_where(suspect)
     if is_of_calls and best.cause.category in _BY_CALLS and best.affected_ns >= 0.5 * suspect.affected_ns:
         return True
+    if suspect.cause.resource == python.MAIN_THREAD and best.cause.category in _WHEN_SAMPLED:
+        return suspect.affected_ns < _LEAST_SCORE * reference
     together = max(best.cause.explained_ns, best.affected_ns) + max(suspect.cause.explained_ns, suspect.affected_ns)
     return together > _OVERLAP * reference or suspect.affected_ns < _LEAST_SCORE * reference
 

@@ -38,8 +38,13 @@ def waited(view: View) -> Change:
 
 def waiting_share(view: View) -> float | None:
     """Of the time that slow steps add, the part in which the process waited for a core, 0..1; None if unknown."""
-    known = [share for share in map(whole_run.waiting_share, view.pair.other) if share is not None]
-    return max(known, default=None)
+    return part_of_slow(view, "process_runq_time")
+
+
+def part_of_slow(view: View, *metrics: str) -> float | None:
+    """Of the time that slow steps add, the part that the first of these metrics accounts for, 0..1."""
+    parts = (whole_run.part_of_slow(run, *metrics) for run in view.pair.other)
+    return max((part for part in parts if part is not None), default=None)
 
 
 def seems_slower(view: View, affected_ns: float) -> bool:

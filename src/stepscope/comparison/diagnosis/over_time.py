@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from stepscope.comparison.diagnosis.case import Judgement, Missing, Rule, View, not_slower
 from stepscope.comparison.diagnosis.change import Change, evidence, span
-from stepscope.comparison.diagnosis.cores import MOSTLY_WAITS, waited, waiting_share, with_workers
+from stepscope.comparison.diagnosis.cores import MOSTLY_WAITS, part_of_slow, waited, waiting_share, with_workers
 from stepscope.comparison.diagnosis.python import accounted
 from stepscope.comparison.diagnosis.sampled import growing, is_sampled, time_in, unexplained
+from stepscope.comparison.diagnosis.threads import COLLECTED
 from stepscope.comparison.model import Evidence, RuledOut
 from stepscope.comparison.whole_run import Tail, Tails, growth, of_processes
 from stepscope.core import units
@@ -60,8 +61,8 @@ def slow_tail(view: View) -> Judgement:
     """Single steps take much longer than the others, at no regular distance.
 
     Necessary: slow steps all over the run, which add more to the mean step than in the base, by 3 % of a step and by a
-    fifth of the added time; and stretches that hold them do not wait for a core for most of the time that they take
-    longer.
+    fifth of the added time; and stretches that hold them neither wait for a core nor collect garbage for most of the
+    time that they take longer.
     """
     name = "slow_tail"
     tails = _tails(name, view)
@@ -72,6 +73,10 @@ def slow_tail(view: View) -> Judgement:
         return RuledOut(name, f"slow steps come every {other.every} steps")
     if (waits := _for_a_core(view, tails)) is not None:
         return waits
+    collected = part_of_slow(view, *COLLECTED) or 0.0
+    if collected > MOSTLY_WAITS:
+        text = f"in slow steps Python collects garbage: {units.percent(collected)} of the time that they take longer"
+        return RuledOut(name, text)
     share = units.percent(other.n_slow / other.n_steps)
     return view.suspect(
         name,

@@ -37,6 +37,8 @@ from stepscope.core.names import SYNC_OPERATORS, is_graph_launch, is_sync_call, 
 SMALL_NS = 50_000.0
 #: The resource of a cause that samples of the main thread's stack alone show: they say where, and not by what.
 MAIN_THREAD = "main thread"
+#: A function belongs to slow steps if this part of what it takes longer is in these alone.
+_MOSTLY = 0.5
 
 
 def python_gc(view: View) -> Judgement:
@@ -159,8 +161,12 @@ def small_calls(view: View) -> Small:
 
 def accounted(view: View) -> float:
     """The time per cycle that collections and files add, which are other causes. Units: ns."""
-    spent, disk = view.per_cycle(PROCESS, *COLLECTED), waiting_for_disk(view)
-    return max(spent.delta, 0.0) + disk
+    return _collected(view) + waiting_for_disk(view)
+
+
+def _collected(view: View) -> float:
+    """The time per cycle that collections add. Units: ns."""
+    return max(view.per_cycle(PROCESS, *COLLECTED).delta, 0.0)
 
 
 def _slower(view: View) -> float:
@@ -266,7 +272,8 @@ def _elsewhere(view: View) -> Judgement:
         return Missing(name, "a profile, or Python stacks: stepscope record --stacks")
     rows = grown(view).filter(~waiting() & ~fetching() & is_new())
     rows = rows.join(slower(view), on="function", how="anti", maintain_order="left")
-    times = unexplained(view, rows, accounted(view))
+    rows, known = _without_slow_steps(view, rows)
+    times = unexplained(view, rows, known)
     if times is None:
         return RuledOut(name, "the main thread is where it was in the base, or waits for others")
     change, lost = times
@@ -283,6 +290,18 @@ def _elsewhere(view: View) -> Judgement:
         magnitude=change.ratio,
         advice="see what it does there (stepscope show python-stacks): do it less often, or in a thread of its own",
     )
+
+
+def _without_slow_steps(view: View, rows: pl.DataFrame) -> tuple[pl.DataFrame, float]:
+    """Those of the functions that are not in slow steps for most of their time, and what else accounts for theirs (ns).
+
+    What is in slow steps alone is periodic work or a tail. Collections, which may be what makes steps slow, count once.
+    """
+    if not view.has_tail:
+        return rows, accounted(view)
+    is_tail = pl.col("slow") >= _MOSTLY * pl.col("delta")
+    slow, left_out = (float(part["slow"].sum()) for part in (rows, rows.filter(is_tail)))
+    return rows.filter(~is_tail), max(slow, _collected(view)) - left_out + waiting_for_disk(view)
 
 
 def graph_launches(view: View) -> tuple[float, float]:

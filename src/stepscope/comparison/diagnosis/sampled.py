@@ -39,7 +39,7 @@ _NEW = 2.0
 #: takes longer than in the base has been tested before, so less is asked of the rise.
 _TWICE, _RISE_SIGMAS = 2.0, 2.5
 _THIRDS = ("early_ratio", "late_ratio")
-_TIMES = ("low", "high", "delta", "scatter", "visits", "visits_other", "on_lock_ratio", "n_expected")
+_TIMES = ("low", "high", "delta", "scatter", "slow", "visits", "visits_other", "on_lock_ratio", "n_expected")
 #: A function is mostly in compiled code if its thread holds Python's lock for less than half of its time, by so many
 #: samples or more.
 _HALF_ON_LOCK, _LEAST_EXPECTED = 0.5, 5.0
@@ -112,14 +112,14 @@ def in_functions(view: View) -> pl.DataFrame:
     """The main thread's time in each function, per cycle: function, low and high (both runs), delta and its scatter.
 
     Empty if too few samples were taken. `on_lock_ratio` and `n_expected` are those of the other run, `visits` and
-    `visits_other` the parts of all visits of a run. Units: ns.
+    `visits_other` the parts of all visits of a run. `slow` is the part of delta that is in slow steps alone. Units: ns.
     """
     base, other = _shares(view.pair.base), _shares(view.pair.other)
     if base is None or other is None or not view.same_cycles or not view.step.is_known:
         return pl.DataFrame(schema=dict.fromkeys(_TIMES, pl.Float64) | {"function": pl.String})
     both = base.join(other, on="function", how="full", coalesce=True, suffix="_other")
-    of_other = ("share_other", "variance_other", "visits_other")
-    unknown = dict.fromkeys(("share", "variance", "spread", "visits", *of_other), 0.0)
+    of_other = ("share_other", "variance_other", "visits_other", "slow_other")
+    unknown = dict.fromkeys(("share", "variance", "spread", "visits", "slow", *of_other), 0.0)
     both = both.with_columns(pl.col(name).fill_null(value) for name, value in unknown.items())
     # Samples are of all time, also of that in which a server waits for requests, which its steps leave out.
     step = view.run_step if view.pair.answers_requests else view.step
@@ -128,9 +128,13 @@ def in_functions(view: View) -> pl.DataFrame:
     repeats = pl.col("spread") ** 2 * (1 + 1 / len(view.pair.base))
     scatter = (pl.col("variance") + repeats) * left**2 + pl.col("variance_other") * right**2
     low, high = pl.col("share") * left, pl.col("share_other") * right
-    held = {"on_lock_ratio": pl.col("on_lock_ratio_other"), "n_expected": pl.col("n_expected_other").fill_null(0.0)}
+    more = {
+        "on_lock_ratio": pl.col("on_lock_ratio_other"),
+        "n_expected": pl.col("n_expected_other").fill_null(0.0),
+        "slow": (pl.col("slow_other") * right - pl.col("slow") * left).clip(0.0),
+    }
     return both.select(
-        "function", "^visits.*$", low=low, high=high, delta=high - low, scatter=scatter.sqrt(), **held
+        "function", "^visits.*$", low=low, high=high, delta=high - low, scatter=scatter.sqrt(), **more
     ).select("function", *_TIMES)
 
 
@@ -255,6 +259,7 @@ def _shares(observations: Sequence[Observation]) -> pl.DataFrame | None:
         .agg(
             share=share.sum() / n,
             squares=share.pow(2).sum() / n,
+            slow=pl.col("slow_ratio").sum() / n,
             variance=(share * (1 - share) / pl.col("n_independent")).sum() / n**2,
             visits=(pl.col("n_visits") / pl.col("n_all_visits")).max(),
             on_lock_ratio=(pl.col("on_lock_ratio") * pl.col("n_expected")).sum() / pl.col("n_expected").sum(),
