@@ -119,6 +119,37 @@ def test_of_a_job_with_one_call_a_request_the_time_inside_calls_is_compared():
     assert remark.endswith("the time inside the calls of its model is compared")
 
 
+def handled(work_ms, wait_ms, *, wakes=50.0, seed=0, n=1):
+    """A job whose handler works besides the calls of its model, as samples show; `n` calls of that share a request.
+
+    `wakes` is how often a second it gives up its core.
+    """
+    run = one_call(work_ms / n / 4, (wait_ms + 0.75 * work_ms) / n, seed=seed)
+    worked = TIMED_STEPS.conform(run.steps.with_columns(dur_ns=pl.lit(work_ms * MS / n)))
+    each = run.run_resources.with_columns(metric=pl.lit("process_voluntary_ctx_switches"), mu=pl.lit(wakes))
+    return replace(run, worked=worked, run_resources=pl.concat([run.run_resources, RUN_RESOURCES.conform(each)]))
+
+
+def test_what_a_handler_does_besides_the_calls_of_its_model_counts_if_samples_show_it():
+    (both,), (remark,) = without_waits([pair(handled(12, 20), handled(16, 20, seed=1))])
+    assert (mean_ms(both.base[0]), mean_ms(both.other[0])) == pytest.approx((12, 16))
+    assert remark.endswith("the time in which its main thread works, by samples, is compared")
+    assert both.waits[0].waiting_ratio == pytest.approx(20 / 32, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("wakes", "work_ms", "every_ms"),
+    [
+        (55.0, 24, 44),  # each request has three calls
+        (150.0, 8, 44 / 3),  # three times as many requests come
+    ],
+)
+def test_steps_that_come_more_often_are_of_more_requests_only_if_the_job_is_woken_more_often(wakes, work_ms, every_ms):
+    (both,), _ = without_waits([pair(handled(12, 32), handled(24, 20, n=3, wakes=wakes, seed=1))])
+    assert mean_ms(both.other[0]) == pytest.approx(work_ms, rel=0.05)
+    assert both.waits[1].step_ns / MS == pytest.approx(every_ms, rel=0.05)
+
+
 @pytest.mark.parametrize("base", [one_call(3, 20, busy=1.0), one_call(20, 3)], ids=["work between calls", "few waits"])
 def test_work_between_calls_is_compared_too(base):
     before = pair(base, one_call(5, 20, seed=1))

@@ -7,10 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.comparison.main_thread import lock_held, python_functions
+from stepscope.comparison.main_thread import lock_held, main_thread
 from stepscope.comparison.model import TIMED_STEPS, LockHeld
 from stepscope.core.schema import STACK_SAMPLES, STACKS
 from stepscope.core.trace import Meta, Trace
+
+
+def python_functions(*args, **options):
+    found = main_thread(*args, **options)
+    return None if found is None else found.functions
 
 
 def trace() -> Trace:
@@ -75,6 +80,26 @@ def test_what_a_function_takes_only_in_slow_steps_is_known():
     slow = dict(found.select("function", "slow_ratio").rows())
     assert slow == {"save": pytest.approx(600 / 5600), "load": 0.0, "fit": 0.0}
     assert python_functions(trace(), 7, 50)["slow_ratio"].to_list() == [0.0, 0.0]
+
+
+def test_steps_last_as_long_as_the_thread_works_if_waits_are_left_out():
+    steps = TIMED_STEPS.conform(
+        pl.DataFrame({"step": [0, 1, 2], "ts_ns": [0, 100, 150], "dur_ns": [100.0, 40.0, 10.0], "n_steps": [1, 1, 2]})
+    )
+    rows = [(0, 30, 0), (30, 50, 1), (80, 45, 0), (125, 45, 1)]
+    of_all = {"pid": 7, "tid": 7, "n_samples": 1, "on_gil": False}
+    samples = [{"ts_ns": ts, "dur_ns": dur, "stack_id": stack} | of_all for ts, dur, stack in rows]
+    tables = {
+        "stack_samples": STACK_SAMPLES.conform(pl.DataFrame(samples)),
+        "stacks": STACKS.conform(
+            pl.DataFrame({"stack_id": [0, 1], "frames": [["handle"], ["run", "Queue.get (queue.py:171)"]]})
+        ),
+    }
+    found = main_thread(Trace(Meta("x", "kineto"), tables), 7, 0, None, steps)
+    # The first step works to 30 and from 80 to 100, the second up to 125, the others wait.
+    assert found.worked["dur_ns"].to_list() == [50.0, 25.0, 0.0]
+    assert found.worked.drop("dur_ns").equals(steps.drop("dur_ns"))
+    assert main_thread(trace(), 7, 50).worked.is_empty()
 
 
 def test_time_in_a_compiler_is_that_of_the_function_through_which_it_is_entered():

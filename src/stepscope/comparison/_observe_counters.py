@@ -12,7 +12,7 @@ import polars as pl
 
 from stepscope.comparison._resources import by_cycle, counters_around
 from stepscope.comparison.kinds import setup_of
-from stepscope.comparison.main_thread import lock_held, python_functions
+from stepscope.comparison.main_thread import lock_held, main_thread
 from stepscope.comparison.model import (
     FUNCTIONS,
     OBSERVED_CYCLES,
@@ -60,6 +60,7 @@ def _observation(
 ) -> Observation:
     low, high = extent_ns(cycles)
     counters = counters_around(trace.counters, pid, pids, low, high)
+    main = main_thread(trace, pid, low, high, steps, pids)
     return Observation(
         label=f"pid {pid}" if len(pids) > 1 else "",
         meta=trace.meta,
@@ -73,10 +74,11 @@ def _observation(
         counters=counters.filter(pl.col("ts_ns").is_between(low, high)),
         workload=WORKLOAD.empty(),
         remarks=(remark,),
-        python_functions=python_functions(trace, pid, low, high, steps, pids),
+        python_functions=None if main is None else main.functions,
         lock_held=lock_held(trace, pid, low, high),
         setup=setup_of(trace),
         steps=steps,
+        worked=TIMED_STEPS.empty() if main is None else main.worked,
         run_resources=run_resources(trace, pid, pids, steps),
     )
 

@@ -19,6 +19,7 @@ from stepscope.comparison.model import (
     PARTS,
     PROCESS,
     PYTHON,
+    RUN_RESOURCES,
     TIMED_STEPS,
     Observation,
     Pair,
@@ -36,6 +37,11 @@ if TYPE_CHECKING:
 #: that show the main thread waiting for this part of what they take longer.
 _LEAST_SHARE, _MOST_OF_RUN = 0.03, 0.5
 _SAMPLED_SHARE, _SAMPLED_PART, _IN_WAITS = 0.01, 0.1, 0.7
+#: If each step holds a wait, samples show the main thread waiting for this part of the time, at least.
+_SAMPLED_WAITS = 0.3
+#: Steps come more often if they do so many times as often. Requests have more of them if that is so many times as much
+#: as the process is woken more often, and it still waits for this part of the time.
+_MORE_STEPS, _APART, _STILL_WAITS = 1.2, 1.3, 0.2
 #: While a job waits its processor time does not grow: per longer step by less than this part of it.
 _ASLEEP = 0.5
 #: Where training goes on, slow steps are no waits for requests.
@@ -57,6 +63,8 @@ def without_waits(pairs: Sequence[Pair]) -> tuple[tuple[Pair, ...], tuple[str, .
         compared, what = pair, ""
         if all(_may_wait(run) for run in (*pair.base, *pair.other)):
             compared, what = _without_long_steps(pair), "steps that end with such a wait are left out"
+            if compared.waits is None:
+                compared, what = _at_work(pair), "the time in which its main thread works, by samples, is compared"
             if compared.waits is None:
                 compared, what = _inside_calls(pair), "the time inside the calls of its model is compared"
         changed.append(compared)
@@ -89,6 +97,65 @@ def _without_long_steps(pair: Pair) -> Pair:
     )
 
 
+def _at_work(pair: Pair) -> Pair:
+    """The pair with the time of its steps in which samples show the main thread, or what it waits for, at work.
+
+    The process must be asleep meanwhile: a thread of its own that prepares the next item makes it wait for data.
+    """
+    runs = (*pair.base, *pair.other)
+    is_known = not any(run.worked.is_empty() or _has_device(run) for run in runs)
+    if not is_known or not all(_works_seldom(run) and _is_asleep(run) for run in pair.base):
+        return pair
+    base, other = (tuple(_worked(run) for run in side) for side in (pair.base, pair.other))
+    waits = _waits(pair.base, base, 1.0), _waits(pair.other, other, 1.0)
+    times = _calls_a_request(pair, *waits)
+    if times != 1:
+        other = tuple(_longer(run, times) for run in other)
+        waits = waits[0], replace(waits[1], n_requests=waits[1].n_requests / times, step_ns=waits[1].step_ns * times)
+    return replace(pair, base=base, other=other, waits=waits)
+
+
+def _calls_a_request(pair: Pair, base: Waits, other: Waits) -> float:
+    """How many times as many steps each request has in the other run, if that is why steps come more often; else 1.
+
+    More requests wake the process more often. If steps come more often and it is not woken as much more often, although
+    it still waits in between, as many requests come as in the base, and each has more steps.
+    """
+    times = base.step_ns / other.step_ns
+    before, after = (_wakes(side) for side in (pair.base, pair.other))
+    if not before or not after or other.waiting_ratio < _STILL_WAITS or abs(np.log(times)) < np.log(_MORE_STEPS):
+        return 1.0
+    return times if abs(np.log(times * before / after)) >= np.log(_APART) else 1.0
+
+
+def _wakes(runs: Sequence[Observation]) -> float:
+    """How often a second the process gives up its core, to wait; 0 if that was not recorded."""
+    mine = pl.concat([run.run_resources for run in runs]).filter(pl.col("device").cast(pl.String) == PROCESS)
+    rows = mine.filter(pl.col("metric").cast(pl.String) == "process_voluntary_ctx_switches")
+    return float(rows["mu"].to_numpy().mean()) if rows.height else 0.0
+
+
+def _longer(run: Observation, times: float) -> Observation:
+    """The observation whose steps are so many of the recorded ones together; slow ones among these say nothing."""
+    steps = TIMED_STEPS.conform(run.steps.with_columns(pl.col("dur_ns") * times))
+    resources = RUN_RESOURCES.conform(run.run_resources.with_columns(pl.col("step_ns") * times))
+    return replace(run, steps=steps, worked=TIMED_STEPS.empty(), run_resources=resources)
+
+
+def _works_seldom(run: Observation) -> bool:
+    return mean_step_ns(run.worked) <= (1 - _SAMPLED_WAITS) * mean_step_ns(run.steps)
+
+
+def _worked(run: Observation) -> Observation:
+    """The observation whose steps last as long as they work; cycles that are steps, too."""
+    if run.source != "recorded":
+        return replace(_without_outside(run), steps=run.worked)
+    worked = run.worked.select(cycle="step", worked_ns="dur_ns")
+    cycles = run.cycles.join(worked, on="cycle", how="left", maintain_order="left")
+    dur = pl.coalesce("worked_ns", "dur_ns").round().cast(pl.Int64)
+    return replace(run, cycles=OBSERVED_CYCLES.conform(cycles.with_columns(dur_ns=dur)), steps=run.worked)
+
+
 def _inside_calls(pair: Pair) -> Pair:
     """The pair with the time inside the calls that mark steps, where a job with a step a request waits between them.
 
@@ -113,13 +180,18 @@ def _is_inside_seldom(run: Observation) -> bool:
 
 
 def _inside(run: Observation) -> Observation:
-    """The observation whose steps last as long as they are inside calls, and cycles as long as their known parts."""
+    """The observation whose steps last as long as they are inside calls."""
+    steps = TIMED_STEPS.conform(run.steps.with_columns(dur_ns="inside_ns"))
+    return replace(_without_outside(run), steps=steps)
+
+
+def _without_outside(run: Observation) -> Observation:
+    """The observation whose cycles last as long as their known parts."""
     outside = run.parts.filter(pl.col("part").cast(pl.String) == PYTHON).select("cycle", outside_ns="total_ns")
     dur = pl.col("dur_ns") - pl.col("outside_ns").fill_null(0)
     cycles = run.cycles.join(outside, on="cycle", how="left", maintain_order="left").with_columns(dur_ns=dur)
     return replace(
         run,
-        steps=TIMED_STEPS.conform(run.steps.with_columns(dur_ns="inside_ns")),
         cycles=OBSERVED_CYCLES.conform(cycles),
         parts=PARTS.conform(run.parts.filter(pl.col("part").cast(pl.String) != PYTHON)),
     )

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import polars as pl
 
-from stepscope.comparison.model import FROM_QUEUE, OF_PROCESSES, WAITING_FUNCTIONS, LockHeld
+from stepscope.comparison.model import FROM_QUEUE, OF_PROCESSES, TIMED_STEPS, WAITING_FUNCTIONS, LockHeld
 from stepscope.comparison.whole_run import slow_steps
 from stepscope.core.intervals import reached
 
@@ -38,29 +39,42 @@ _COMPILER = r"\((?:torch/_dynamo/convert_frame\.py|jax/_src/compiler\.py|triton/
 _POOL_THREAD = r"\((?:concurrent/futures/thread|anyio/_backends/_asyncio|multiprocessing/pool)\.py"
 _WORKER_PROCESS = r"\(multiprocessing/(?:process|popen_\w+|spawn)\.py"
 _LOADER_WORKER = r"\(torch/utils/data/_utils/worker\.py"
+#: Part of the time of steps from which on they are those of a server that waits for requests.
+_SOME_WAITS = 0.1
 
 
-def python_functions(
+class MainThread(msgspec.Struct, frozen=True):
+    """What samples say of a main thread: its `functions`, and `worked`, TIMED_STEPS without the time in which it waits.
+
+    `worked` is empty if steps were not timed, or not sampled. See `main_thread` for the columns of `functions`.
+    """
+
+    functions: pl.DataFrame
+    worked: pl.DataFrame
+
+
+def main_thread(
     trace: Trace,
     pid: int | None,
     low_ns: int,
     high_ns: int | None = None,
     steps: pl.DataFrame | None = None,
     siblings: Collection[int] = (),
-) -> pl.DataFrame | None:
+) -> MainThread | None:
     """Each Python function's own share of the main thread's time from `low_ns` to `high_ns`; None without stacks.
 
     Of that time only what TIMED_STEPS cover counts, if there are any: no profile slowed them, or was written meanwhile.
     While the thread waits, functions in which the process' pools of threads work count, and those of worker processes,
     unless `siblings` says that other processes are observed too. Of several that work at once each counts in part.
 
-    Columns: function, share_ratio (0..1), early_ratio and late_ratio (its share of the first and of the last third of
-    that time), slow_ratio (how much longer it takes in slow steps than in as many others, as a part of that time),
-    n_samples (of the whole thread), and n_independent: as many samples, taken at random, would scatter as much. Samples
-    that follow one another in one stack are a single visit of it, and one that stands for a long time counts for all of
-    that time, so there are fewer of these. n_visits and n_all_visits count the visits of the function and of all.
-    on_lock_ratio is the part of the function's time in which a thread that was in it held Python's lock, by samples of
-    its own, of which n_expected would be such if it held the lock all the time; null without such samples.
+    Columns: function, share_ratio (0..1), worker_ratio (the part of that in which a pool's thread or a worker process
+    is in the function, and the main thread waits), early_ratio and late_ratio (its share of the first and of the last
+    third of that time), slow_ratio (how much longer it takes in slow steps than in as many others, as a part of that
+    time), n_samples (of the whole thread), and n_independent: as many samples, taken at random, would scatter as much.
+    Samples that follow one another in one stack are a single visit of it, and one that stands for a long time counts
+    for all of that time, so there are fewer of these. n_visits and n_all_visits count the visits of the function and of
+    all. on_lock_ratio is the part of the function's time in which a thread that was in it held Python's lock, by
+    samples of its own, of which n_expected would be such if it held the lock all the time; null without such samples.
     """
     if pid is None:
         return None
@@ -84,7 +98,9 @@ def python_functions(
         mine = _with_work(mine, _within(at_work, steps))
     if not mine["dur_ns"].sum():
         return None
-    functions = mine.group_by("function").agg(share_ratio=pl.col("dur_ns").sum() / int(mine["dur_ns"].sum()))
+    is_worker = pl.col("dur_ns").filter(~is_main).sum() / pl.col("dur_ns").sum()
+    share = pl.col("dur_ns").sum() / int(mine["dur_ns"].sum())
+    functions = mine.group_by("function").agg(share_ratio=share, worker_ratio=is_worker)
     functions = functions.filter(pl.col("share_ratio") > 0).sort("share_ratio", "function", descending=[True, False])
     early, late = (_share_of_third(mine, last=last) for last in (False, True))
     whole = mine.group_by("visit", "function").agg(pl.col("dur_ns", "n_samples").sum())
@@ -92,17 +108,22 @@ def python_functions(
         n_samples=pl.lit(round(whole["n_samples"].sum())), n_independent=_independent(functions, whole)
     ).with_columns(n_all_visits=pl.lit(whole.height))
     n_visits = whole.group_by("function").agg(n_visits=pl.len())
-    for more in (n_visits, early, late, _longer_in_slow_steps(mine, steps)):
+    worked = TIMED_STEPS.empty() if steps is None else _worked(mine.filter(works), steps)
+    for more in (n_visits, early, late, _longer_in_slow_steps(mine, steps, worked)):
         counted = counted.join(more, on="function", how="left", maintain_order="left")
     is_theirs = pl.col("pid").is_in([pid, *at_work["pid"].unique()])
     held = samples.filter(pl.col("on_gil") & is_theirs).join(stacks, on="stack_id")
-    return counted.join(_on_lock(held, visits.filter(is_theirs)), on="function", how="left", maintain_order="left")
+    on_lock = _on_lock(held, visits.filter(is_theirs))
+    return MainThread(
+        counted.join(on_lock, on="function", how="left", maintain_order="left"),
+        worked,
+    )
 
 
 def waiting_ratio(functions: pl.DataFrame | None) -> float:
     """The part of its time in which the main thread waits and nothing works for it; 0 if it was not sampled.
 
-    `functions` is a result of `python_functions`.
+    `functions` are those of a `MainThread`.
     """
     if functions is None:
         return 0.0
@@ -175,11 +196,9 @@ def _within(visits: pl.DataFrame, steps: pl.DataFrame | None) -> pl.DataFrame:
     """The visits while TIMED_STEPS ran, on a clock that stands still between them; all if there are no steps."""
     if steps is None or steps.is_empty():
         return visits
-    begin = steps["ts_ns"].to_numpy().astype(np.float64)
-    end = begin + (steps["dur_ns"] * steps["n_steps"]).to_numpy()
-    end = np.minimum(end, np.append(begin[1:], np.inf))  # rows are in order, and one that overlaps the next is cut
-    passed = np.concatenate(([0.0], np.cumsum(end - begin)))
-    times, clock = np.stack((begin, end), 1).ravel(), np.stack((passed[:-1], passed[1:]), 1).ravel()
+    begin, passed = _clock(steps)
+    times = np.stack((begin, begin + np.diff(passed)), 1).ravel()
+    clock = np.stack((passed[:-1], passed[1:]), 1).ravel()
     low, high = (np.interp(visits.select(at).to_series().to_numpy(), times, clock) for at in _ENDS)
     inside = visits.with_columns(ts_ns=pl.Series(low).cast(pl.Int64), dur_ns=pl.Series(high - low).cast(pl.Int64))
     return inside.filter(pl.col("dur_ns") > 0)
@@ -198,17 +217,42 @@ def _share_of_third(visits: pl.DataFrame, *, last: bool) -> pl.DataFrame:
     )
 
 
-def _longer_in_slow_steps(mine: pl.DataFrame, steps: pl.DataFrame | None) -> pl.DataFrame:
-    """Each function's `slow_ratio`. The visits are on the clock that `_within` made: it stands still between steps."""
+def _clock(steps: pl.DataFrame) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """When each of TIMED_STEPS begins, and where it begins and ends on a clock that stands still between them (ns).
+
+    The clock has one place more than there are steps: the end of each is the begin of the next.
+    """
+    begin = steps["ts_ns"].to_numpy().astype(np.float64)
+    length = (steps["dur_ns"] * steps["n_steps"]).to_numpy()
+    length = np.minimum(length, np.append(np.diff(begin), np.inf))  # one that overlaps the next is cut
+    return begin, np.concatenate(([0.0], np.cumsum(length)))
+
+
+def _worked(at_work: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """TIMED_STEPS that last as long as the main thread is, on the clock of `_within`, in these visits meanwhile."""
+    clock = _clock(steps)[1].astype(np.int64)
+    low, high = (at_work.select(at).to_series().to_numpy() for at in _ENDS)
+    row, step = reached(low, high, (clock[:-1], clock[1:]))
+    inside = np.minimum(high[row], clock[1:][step]) - np.maximum(low[row], clock[:-1][step])
+    worked = np.bincount(step, inside, minlength=steps.height) / steps["n_steps"].to_numpy()
+    return TIMED_STEPS.conform(steps.with_columns(dur_ns=pl.Series(worked)))
+
+
+def _longer_in_slow_steps(mine: pl.DataFrame, steps: pl.DataFrame | None, worked: pl.DataFrame) -> pl.DataFrame:
+    """Each function's `slow_ratio`. The visits are on the clock that `_within` made.
+
+    Where steps wait for requests, those are slow that take long without their waits.
+    """
     rows = mine.select("function", "ts_ns", "dur_ns")
-    slow = np.zeros(0, np.bool_) if steps is None else slow_steps(steps)[0]
+    slow = np.zeros(0, np.bool_)
+    if steps is not None:
+        at_work, whole = (float((each["dur_ns"] * each["n_steps"]).sum()) for each in (worked, steps))
+        slow, _ = slow_steps(steps if at_work > (1 - _SOME_WAITS) * whole else worked)
     if steps is None or not slow.any():
         return rows.group_by("function").agg(slow_ratio=pl.lit(0.0))
-    begin = steps["ts_ns"].to_numpy().astype(np.float64)
+    _, clock = _clock(steps)
     counts = steps["n_steps"].to_numpy()
-    length = np.minimum(steps["dur_ns"].to_numpy() * counts, np.append(np.diff(begin), np.inf))
-    clock = np.concatenate(([0.0], np.cumsum(length)))
-    of_slow = np.concatenate(([0.0], np.cumsum(np.where(slow, length, 0.0))))
+    of_slow = np.concatenate(([0.0], np.cumsum(np.where(slow, np.diff(clock), 0.0))))
     low, high = (np.interp(rows.select(at).to_series().to_numpy(), clock, of_slow) for at in _ENDS)
     n_slow = counts[slow].sum() / counts[~slow].sum()
     inside, whole = pl.Series(high - low), float(rows["dur_ns"].sum())

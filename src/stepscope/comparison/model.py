@@ -231,7 +231,8 @@ class Observation(msgspec.Struct, frozen=True):
     guessed, left out or is missing. `setup` has the machine, versions and options of the recording. `python_functions`
     has each Python function's share of the main thread's time, and `lock_held` how long threads held Python's lock, by
     their names (with `#` for a number), if stacks were recorded. `steps` are those of the whole run, if they
-    were timed, and `run_resources` the resources meanwhile.
+    were timed, and `run_resources` the resources meanwhile. `worked` are these steps without the time in which, by
+    samples of its stack, the main thread waits and nothing works for it.
     """
 
     label: str
@@ -251,6 +252,7 @@ class Observation(msgspec.Struct, frozen=True):
     setup: pl.DataFrame = msgspec.field(default_factory=SETUP.empty)
     steps: pl.DataFrame = msgspec.field(default_factory=TIMED_STEPS.empty)
     run_resources: pl.DataFrame = msgspec.field(default_factory=RUN_RESOURCES.empty)
+    worked: pl.DataFrame = msgspec.field(default_factory=TIMED_STEPS.empty)
 
     @property
     def rank(self) -> int | None:

@@ -34,7 +34,7 @@ from stepscope.comparison._resources import (
     scheduled,
 )
 from stepscope.comparison.kinds import setup_of
-from stepscope.comparison.main_thread import lock_held, python_functions
+from stepscope.comparison.main_thread import lock_held, main_thread
 from stepscope.comparison.model import (
     COMMUNICATION,
     COMPUTATION,
@@ -49,6 +49,7 @@ from stepscope.comparison.model import (
     PARTS,
     PYTHON,
     SYNC,
+    TIMED_STEPS,
     WORKLOAD,
     Observation,
 )  # fmt: skip
@@ -123,6 +124,7 @@ def _observation(trace: Trace, pid: int | None, pids: list[int], chosen: Cycles,
     )
     steps = timed_steps(trace, pid)
     inside = counters.filter(pl.col("ts_ns").is_between(low, high))
+    main = main_thread(trace, pid, low, last_step_ns(steps), steps, pids)
     return Observation(
         label=f"pid {pid}" if len(pids) > 1 else "",
         meta=trace.meta,
@@ -136,10 +138,11 @@ def _observation(trace: Trace, pid: int | None, pids: list[int], chosen: Cycles,
         counters=inside,
         workload=workload_of(trace, functions, own, cycles["is_complete"].to_numpy()),
         remarks=(*remarks, *cycle_remarks(cycles), *counter_remarks(trace.counters, inside, cycles, trace.issues)),
-        python_functions=python_functions(trace, pid, low, last_step_ns(steps), steps, pids),
+        python_functions=None if main is None else main.functions,
         lock_held=lock_held(trace, pid, low, last_step_ns(steps)),
         setup=setup_of(trace),
         steps=steps,
+        worked=TIMED_STEPS.empty() if main is None else main.worked,
         run_resources=run_resources(trace, pid, pids, steps),
     )
 

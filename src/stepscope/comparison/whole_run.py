@@ -285,10 +285,11 @@ class Tails(msgspec.Struct, frozen=True):
 
 
 def tails_of(pair: Pair) -> Tails | None:
-    """The tails of a process in both runs; None if a run has too few times of steps, or its long ones may be waits."""
-    if pair.answers_requests:
-        return None
-    left, right = of_processes(pair.base), of_processes(pair.other)
+    """The tails of a process in both runs; None if a run has too few times of steps, or its long ones may be waits.
+
+    Steps of a server count without their waits for requests, if samples of its stack tell these.
+    """
+    left, right = (of_processes(side, worked=pair.answers_requests) for side in (pair.base, pair.other))
     if not left or not right:
         return None
     other = min((tail(steps) for steps in right), key=lambda one: one.excess_ns)
@@ -330,6 +331,7 @@ def _steadiness(values: Floats) -> float:
     return float(np.corrcoef(ranks, np.arange(values.size))[0, 1])
 
 
-def of_processes(observed: Sequence[Observation]) -> list[pl.DataFrame]:
-    """TIMED_STEPS of those repeats that have enough of them."""
-    return [one.steps for one in observed if int(one.steps["n_steps"].sum()) >= LEAST_STEPS]
+def of_processes(observed: Sequence[Observation], *, worked: bool = False) -> list[pl.DataFrame]:
+    """TIMED_STEPS of those repeats that have enough of them, or these without waits."""
+    steps = (one.worked if worked else one.steps for one in observed)
+    return [each for each in steps if int(each["n_steps"].sum()) >= LEAST_STEPS]

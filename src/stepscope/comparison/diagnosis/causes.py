@@ -22,7 +22,7 @@ from stepscope.comparison.diagnosis import (
 )
 from stepscope.comparison.diagnosis.case import COLLECTIVES, Case, Judgement, Missing, Rule, Suspect, View, views
 from stepscope.comparison.diagnosis.change import ABSENT
-from stepscope.comparison.diagnosis.sampled import FUNCTIONS_SHOWN, grown
+from stepscope.comparison.diagnosis.sampled import FUNCTIONS_SHOWN, grown, whose
 from stepscope.comparison.diagnosis.straggler import straggler
 from stepscope.comparison.effects import effects
 from stepscope.comparison.model import PYTHON, Cause, Evidence, RuledOut
@@ -486,8 +486,11 @@ def _with_functions(cause: Cause, views: Sequence[View]) -> Cause:
     view = next((view for view in views if view.pair.label == cause.process), views[0])
     shown = {row.name for row in cause.evidence}
     where = [
-        Evidence(f"time of the main thread in {name}, per cycle", "host", name, None, "ns", base, other)
-        for name, base, other in grown(view).head(FUNCTIONS_SHOWN).select("function", "low", "high").rows()
+        Evidence(f"time of {whose(of_workers)} in {name}, per cycle", "host", name, None, "ns", base, other)
+        for name, base, other, of_workers in grown(view)
+        .head(FUNCTIONS_SHOWN)
+        .select("function", "low", "high", "worker_ratio")
+        .rows()
         if name not in shown
     ]
     return replace(cause, evidence=(*cause.evidence, *where))

@@ -8,7 +8,7 @@ from stepscope.comparison.diagnosis.case import Judgement, Missing, Rule, View, 
 from stepscope.comparison.diagnosis.change import Change, evidence, span
 from stepscope.comparison.diagnosis.cores import MOSTLY_WAITS, part_of_slow, waited, waiting_share, with_workers
 from stepscope.comparison.diagnosis.python import accounted
-from stepscope.comparison.diagnosis.sampled import growing, is_sampled, time_in, unexplained
+from stepscope.comparison.diagnosis.sampled import growing, is_sampled, spends, time_in, unexplained
 from stepscope.comparison.diagnosis.threads import COLLECTED
 from stepscope.comparison.model import Evidence, RuledOut
 from stepscope.comparison.whole_run import Tail, Tails, growth, of_processes
@@ -149,7 +149,7 @@ def _growing_in(name: str, view: View, places: pl.DataFrame) -> Judgement:
     rise = Change(first, last, is_real=True, unit="ns")
     return view.suspect(
         name,
-        f"the main thread spends longer and longer in {where}: {units.duration(first)} per cycle in the first third of"
+        f"{spends(places)} longer and longer in {where}: {units.duration(first)} per cycle in the first third of"
         f" the run, {units.duration(last)} in the last",
         added,
         0.8,
@@ -166,7 +166,7 @@ def _growing_in(name: str, view: View, places: pl.DataFrame) -> Judgement:
 def _tails(name: str, view: View) -> Tails | Missing | RuledOut:
     """The tails of both runs, or why there is none that matters."""
     tails = view.tails
-    if view.pair.answers_requests:
+    if view.pair.answers_requests and tails is None:
         return RuledOut(name, "long steps may be waits for requests", is_judged=False)
     if tails is None:
         return Missing(name, _NEEDS)

@@ -23,6 +23,7 @@ from stepscope.comparison.diagnosis.sampled import (
     is_sampled,
     or_by_samples,
     slower,
+    spends,
     time_in,
     unexplained,
     waiting,
@@ -111,7 +112,7 @@ def lock_contention(view: View) -> Judgement:
         f"The main thread waits for a lock {span(change.base, change.other, 'ns')} per cycle: {line}.",
         change.delta,
         0.9,
-        time_in(waits, "time of the main thread at: {}"),
+        time_in(waits, "time of the main thread at: {function}"),
         resource="lock",
         device="host",
         magnitude=change.ratio,
@@ -280,7 +281,7 @@ def _elsewhere(view: View) -> Judgement:
     how, shown = how_spent(view, lost)
     return view.suspect(
         name,
-        f"The main thread spends {span(change.base, change.other, 'ns')} per cycle in {rows['function'][0]}"
+        f"{spends(rows)} {span(change.base, change.other, 'ns')} per cycle in {rows['function'][0]}"
         f"{' and others' if rows.height > 1 else ''}{how}.",
         lost,
         0.7,

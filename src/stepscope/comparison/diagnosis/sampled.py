@@ -39,12 +39,25 @@ _NEW = 2.0
 #: takes longer than in the base has been tested before, so less is asked of the rise.
 _TWICE, _RISE_SIGMAS = 2.0, 2.5
 _THIRDS = ("early_ratio", "late_ratio")
-_TIMES = ("low", "high", "delta", "scatter", "slow", "visits", "visits_other", "on_lock_ratio", "n_expected")
+_TIMES = (
+    "low",
+    "high",
+    "delta",
+    "scatter",
+    "slow",
+    "worker_ratio",
+    "visits",
+    "visits_other",
+    "on_lock_ratio",
+    "n_expected",
+)
 #: A function is mostly in compiled code if its thread holds Python's lock for less than half of its time, by so many
 #: samples or more.
 _HALF_ON_LOCK, _LEAST_EXPECTED = 0.5, 5.0
 #: It does what it did if it took that part of a cycle before. It stands out if it grew that much more than the rest.
 _WAS_THERE, _APART = 0.01, 1.2
+#: A function is that of workers if they have this part of its time.
+_MOSTLY_WORKERS = 0.5
 #: The part of a function's added time that must be added processor time.
 _AT_WORK = 0.5
 
@@ -112,7 +125,8 @@ def in_functions(view: View) -> pl.DataFrame:
     """The main thread's time in each function, per cycle: function, low and high (both runs), delta and its scatter.
 
     Empty if too few samples were taken. `on_lock_ratio` and `n_expected` are those of the other run, `visits` and
-    `visits_other` the parts of all visits of a run. `slow` is the part of delta that is in slow steps alone. Units: ns.
+    `visits_other` the parts of all visits of a run. `slow` is the part of delta that is in slow steps alone, and
+    `worker_ratio` the part of high that is in workers for which the main thread waits. Units: ns.
     """
     base, other = _shares(view.pair.base), _shares(view.pair.other)
     if base is None or other is None or not view.same_cycles or not view.step.is_known:
@@ -131,6 +145,7 @@ def in_functions(view: View) -> pl.DataFrame:
     more = {
         "on_lock_ratio": pl.col("on_lock_ratio_other"),
         "n_expected": pl.col("n_expected_other").fill_null(0.0),
+        "worker_ratio": pl.col("worker_ratio_other").fill_null(0.0),
         "slow": (pl.col("slow_other") * right - pl.col("slow") * left).clip(0.0),
     }
     return both.select(
@@ -187,17 +202,17 @@ def growing(view: View) -> pl.DataFrame:
     """What `grown` gives of functions that take longer and longer during the other run, twice as much as in the base.
 
     What they take beyond the base doubles from the first third of the run to the last. Columns: function, low, high,
-    and early and late: its time per cycle in these thirds (ns).
+    worker_ratio, and early and late: its time per cycle in these thirds (ns).
     """
     base, other = _rises(view.pair.base), _rises(view.pair.other)
     step = view.step.other or 0.0
-    rows = grown(view).filter(~waiting()).select("function", "low", "high")
+    rows = grown(view).filter(~waiting()).select("function", "low", "high", "worker_ratio")
     rows = rows.join(other, on="function").join(base, on="function", how="left", suffix="_base")
     early, late, low = pl.col("early") * step, pl.col("late") * step, pl.col("low")
     before = (pl.col("late_base") - pl.col("early_base")).fill_null(0.0) * step
     is_rising = (late - low >= _TWICE * (early - low)) & (late - early > _RISE_SIGMAS * pl.col("scatter") * step)
     rising = rows.filter(is_rising & (late - early > _TWICE * before))
-    return rising.select("function", "low", "high", early=early, late=late)
+    return rising.select("function", "low", "high", "worker_ratio", early=early, late=late)
 
 
 def _rises(observations: Sequence[Observation]) -> pl.DataFrame:
@@ -260,6 +275,7 @@ def _shares(observations: Sequence[Observation]) -> pl.DataFrame | None:
             share=share.sum() / n,
             squares=share.pow(2).sum() / n,
             slow=pl.col("slow_ratio").sum() / n,
+            worker_ratio=(pl.col("worker_ratio") * share).sum() / share.sum(),
             variance=(share * (1 - share) / pl.col("n_independent")).sum() / n**2,
             visits=(pl.col("n_visits") / pl.col("n_all_visits")).max(),
             on_lock_ratio=(pl.col("on_lock_ratio") * pl.col("n_expected")).sum() / pl.col("n_expected").sum(),
@@ -284,16 +300,26 @@ def unexplained(view: View, rows: pl.DataFrame, accounted_ns: float) -> tuple[Ch
     return change, lost
 
 
-def time_in(rows: pl.DataFrame, text: str = "time of the main thread in {}, per cycle") -> list[Evidence]:
+def time_in(rows: pl.DataFrame, text: str = "time of {whose} in {function}, per cycle") -> list[Evidence]:
     """Necessary evidence of functions that `grown` gave, whose name goes into the text."""
     return [
         evidence(
-            text.format(function),
+            text.format(function=function, whose=whose(worker_ratio)),
             Change(low, high, is_real=True, unit="ns"),
             role="necessary",
             device="host",
             name=function,
             unit="ns",
         )
-        for function, low, high in rows.select("function", "low", "high").rows()
+        for function, low, high, worker_ratio in rows.select("function", "low", "high", "worker_ratio").rows()
     ]
+
+
+def whose(worker_ratio: float) -> str:
+    """Who is in a function of which workers, for which the main thread waits, have this part of the time."""
+    return "workers of the job" if worker_ratio > _MOSTLY_WORKERS else "the main thread"
+
+
+def spends(rows: pl.DataFrame) -> str:
+    """The begin of a sentence that says who is in functions that `grown` gave, by the first of them."""
+    return "Workers of the job spend" if rows["worker_ratio"][0] > _MOSTLY_WORKERS else "The main thread spends"
