@@ -144,6 +144,24 @@ def test_what_slow_steps_wait_for_is_what_their_stretches_wait_for_more():
     assert part_of_slow(_with(values), WAIT) is None
 
 
+def test_of_sampled_steps_half_of_those_at_a_distance_must_seem_slow():
+    chance = np.random.default_rng(3)
+    values = 20 + 8 * chance.standard_normal(200)
+    values[7::12] += np.where(chance.random(values[7::12].size) < 0.75, 60.0, 0.0)  # samples miss some
+    values[chance.random(200) < 0.04] += 60.0
+    found = tail(steps_of(values), is_sampled=True)
+    assert (found.every, found.n_slow) == (12, values[7::12].size)
+    assert tail(steps_of(values)).every is None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_slow_sampled_steps_at_random_have_no_distance(seed):
+    chance = np.random.default_rng(seed)
+    values = 20 + 8 * chance.standard_normal(400)
+    values[chance.random(400) < 0.1] += 60.0
+    assert tail(steps_of(values), is_sampled=True).every is None
+
+
 def with_slow(values, at, ms):
     values[at] += ms
     return values

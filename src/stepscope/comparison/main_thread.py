@@ -247,7 +247,8 @@ def _longer_in_slow_steps(mine: pl.DataFrame, steps: pl.DataFrame | None, worked
     slow = np.zeros(0, np.bool_)
     if steps is not None:
         at_work, whole = (float((each["dur_ns"] * each["n_steps"]).sum()) for each in (worked, steps))
-        slow, _ = slow_steps(steps if at_work > (1 - _SOME_WAITS) * whole else worked)
+        waits = at_work <= (1 - _SOME_WAITS) * whole
+        slow, _ = slow_steps(worked if waits else steps, is_sampled=waits)
     if steps is None or not slow.any():
         return rows.group_by("function").agg(slow_ratio=pl.lit(0.0))
     _, clock = _clock(steps)

@@ -6,6 +6,7 @@ steps, a tail of slow steps, and steps that grow. The profile explains where the
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -40,6 +41,9 @@ _FAR, _LEAST_FAR = 2.0, 3
 #: Slow steps are regular if so many of the steps at a distance are slow, and have this part of the tail's time. A
 #: longer distance that has nearly as much is the better one, since shorter ones divide it.
 _REGULAR, _MOST_OF_TAIL, _LESS = 0.8, 0.4, 0.1
+#: Of sampled steps these seem slow, from fewer standard deviations on. Half of those at a regular distance must, by a
+#: chance of one in a thousand.
+_SEEMS_SIGMAS, _HALF, _BY_CHANCE = 3.0, 0.5, 0.001
 _MAD_TO_SD = 1.4826
 #: A stretch holds a slow step if its mean step is longer by this part of what one adds to it.
 _HOLDS = 0.3
@@ -150,18 +154,18 @@ class Tail(msgspec.Struct, frozen=True):
     is_far: bool = False
 
 
-def tail(steps: pl.DataFrame, *, least_ns: float = 0.0, by_distance: bool = True) -> Tail:
+def tail(steps: pl.DataFrame, *, least_ns: float = 0.0, by_distance: bool = True, is_sampled: bool = False) -> Tail:
     """The tail of a run's steps; of rows that stand for several steps the mean counts.
 
     If many slow steps come at a regular distance the tail is these alone, unless not `by_distance`. Slow steps take at
-    least `least_ns` more than the typical one.
+    least `least_ns` more than the typical one. Their lengths may be known by samples only (`is_sampled`).
     """
     total = int(steps["n_steps"].sum())
     if total < LEAST_STEPS:
         return Tail(total, 0, 0.0, 0.0, None, is_spread=False)
     values, counts, at = (steps[name].to_numpy() for name in ("dur_ns", "n_steps", "step"))
     middle = float(np.median(np.repeat(values, counts)))
-    is_slow, every = slow_steps(steps, least_ns=least_ns, by_distance=by_distance)
+    is_slow, every = slow_steps(steps, least_ns=least_ns, by_distance=by_distance, is_sampled=is_sampled)
     n_slow = int(is_slow.sum())
     span = max(int(at[-1] - at[0]) + 1, 1)
     held = np.unique((at[is_slow] - at[0]) * _STRETCHES // span).size
@@ -174,17 +178,25 @@ def tail(steps: pl.DataFrame, *, least_ns: float = 0.0, by_distance: bool = True
 
 
 def slow_steps(
-    steps: pl.DataFrame, *, least_ns: float = 0.0, by_distance: bool = True
+    steps: pl.DataFrame, *, least_ns: float = 0.0, by_distance: bool = True, is_sampled: bool = False
 ) -> tuple[NDArray[np.bool_], int | None]:
-    """Which of TIMED_STEPS are the tail that `tail` describes, and their distance in steps if that is regular."""
+    """Which of TIMED_STEPS are the tail that `tail` describes, and their distance in steps if that is regular.
+
+    Samples miss some of these and find others slow, so of sampled steps all at that distance are the tail.
+    """
     values, counts, at = (steps[name].to_numpy() for name in ("dur_ns", "n_steps", "step"))
     if counts.sum() < LEAST_STEPS:
         return np.zeros(values.size, np.bool_), None
     each = np.repeat(values, counts)
     middle = float(np.median(each))
     scatter = _MAD_TO_SD * float(np.median(np.abs(each - middle)))
+    if is_sampled and by_distance:
+        seems_slow = values > middle + max(_SLOW * middle, _SEEMS_SIGMAS * scatter, least_ns)
+        period = _period_of_sampled(at, seems_slow)
+        if period is not None:
+            return at % period[0] == period[1], period[0]
     is_slow = values > middle + max(_SLOW * middle, _SIGMAS * scatter, least_ns)
-    period = _period(at, is_slow, values - middle) if by_distance else None
+    period = _period(at, is_slow, values - middle) if by_distance and not is_sampled else None
     if period is None:
         return is_slow, None
     every, phase = period
@@ -210,6 +222,25 @@ def _period(at: NDArray[np.int64], is_slow: NDArray[np.bool_], extra: Floats) ->
         is_regular = is_slow[is_there].mean() >= max(_REGULAR, min(2 * share, 1.0)) if is_there.any() else False
         if is_regular and is_there.sum() >= _LEAST_SLOW:
             best, most = (distance, phase), max(most, float(held[phase]) / whole - _LESS)
+    return best
+
+
+def _period_of_sampled(at: NDArray[np.int64], is_slow: NDArray[np.bool_]) -> tuple[int, int] | None:
+    """The distance of slow steps and the first of them, if half of the steps at that distance are slow; None if not.
+
+    That must be no accident: Fisher's exact test, times the number of distances and first steps that are tried.
+    """
+    slow, most = at[is_slow], int(at[-1] - at[0]) // _LEAST_SLOW
+    best, least = None, _BY_CHANCE / max(most - 1, 1)
+    for distance in range(2, most + 1):
+        held, there = (np.bincount(part % distance, minlength=distance) for part in (slow, at))
+        phase = int(held.argmax())
+        n_slow, n = int(held[phase]), int(there[phase])
+        if n_slow < max(_LEAST_SLOW, _HALF * n):
+            continue
+        chance = distance * more_often(n_slow, n, slow.size - n_slow, at.size - n)
+        if chance < least:
+            best, least = (distance, phase), chance
     return best
 
 
@@ -289,20 +320,22 @@ def tails_of(pair: Pair) -> Tails | None:
 
     Steps of a server count without their waits for requests, if samples of its stack tell these.
     """
+    of_run = partial(tail, is_sampled=pair.answers_requests)
     left, right = (of_processes(side, worked=pair.answers_requests) for side in (pair.base, pair.other))
     if not left or not right:
         return None
-    other = min((tail(steps) for steps in right), key=lambda one: one.excess_ns)
+    other = min((of_run(steps) for steps in right), key=lambda one: one.excess_ns)
     # Slow steps that are far shorter than those of the other run are something else, on both sides.
     least_ns = _ALIKE * other.each_ns
     # Where no slow steps of the other run are left out, none of the base are.
     by_distance = other.every is not None
     if not by_distance:
-        again = (tail(steps, least_ns=least_ns, by_distance=False) for steps in right)
+        again = (of_run(steps, least_ns=least_ns, by_distance=False) for steps in right)
         other = min(again, key=lambda one: one.excess_ns)
-    tails = [tail(steps, least_ns=least_ns, by_distance=by_distance) for steps in left]
+    tails = [of_run(steps, least_ns=least_ns, by_distance=by_distance) for steps in left]
     base = max(tails, key=lambda one: one.excess_ns)
-    return Tails(base, other, sum(one.n_steps for one in tails), any(_is_alike(tail(steps), other) for steps in left))
+    is_usual = any(_is_alike(of_run(steps), other) for steps in left)
+    return Tails(base, other, sum(one.n_steps for one in tails), is_usual)
 
 
 def _is_alike(base: Tail, other: Tail) -> bool:

@@ -23,6 +23,8 @@ _ADVICE = "look for what accumulates from step to step: lists, caches, graphs of
 _LEAST_PART = 0.2
 #: Steps that grow do so steadily, and by so many times what the base's do.
 _STEADY, _BEYOND_BASE = 0.8, 2.0
+#: Where samples show functions that take longer and longer, steps that grow less steadily are evidence too.
+_LIKELY_STEADY = 0.5
 #: Part of what the tail adds from which on longer waits for a core may be its reason.
 _SOME = 0.1
 #: Work that returns so seldom is no batch that a few loader workers deliver by turns.
@@ -119,7 +121,9 @@ def growing_steps(view: View) -> Judgement:
     rise, steadiness = other
     added = 0.5 * (rise - max(base, 0.0))
     # Samples of a server are of all its time, also of that in which it waits for requests.
-    places = growing(view) if is_sampled(view) and not view.pair.answers_requests else None
+    is_likely = steadiness >= _LIKELY_STEADY and rise >= max(_BEYOND_BASE * base, 2 * view.least_ns)
+    is_known = is_sampled(view) and not view.pair.answers_requests
+    places = growing(view, rise if is_likely else 0.0) if is_known else None
     if places is not None and places.height:
         return _growing_in(name, view, places)
     if steadiness < _STEADY or rise < _BEYOND_BASE * max(base, 0.0) or added < view.least_ns:

@@ -9,6 +9,7 @@ from stepscope.comparison.diagnosis.case import (
     Judgement,
     Missing,
     Rule,
+    Suspect,
     View,
     not_grown,
     not_slower,
@@ -19,6 +20,7 @@ from stepscope.comparison.diagnosis.io import blocked, blocked_evidence, fetched
 from stepscope.comparison.diagnosis.sampled import (
     fetching,
     grown,
+    is_missed,
     is_new,
     is_sampled,
     or_by_samples,
@@ -194,7 +196,10 @@ def host_overhead(view: View) -> Judgement:
     """
     if not view.same_cycles or view.delta_ns <= 0:
         return not_slower("host_overhead", view)
-    return or_by_samples(view, _around(view), _elsewhere) if view.is_profiled else _elsewhere(view)
+    if not view.is_profiled:
+        return _elsewhere(view)
+    known = or_by_samples(view, _around(view), _elsewhere)
+    return known if isinstance(known, Suspect) or not is_missed(view) else _elsewhere(view)
 
 
 def _around(view: View) -> Judgement:

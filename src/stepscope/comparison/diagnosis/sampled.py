@@ -25,6 +25,8 @@ _FETCHING = (
     r"(?i)^(?:[^( ]*\.)?_*(?:load|fetch|prefetch|read|recv|receive|dequeue|collate|next|get_(?:next|batch|data|item))"
     r"(?:[_ ]|$)|^[^( ]*(?:dataset|loader)[^( ]*\."
 )
+#: A profile shows a change of the whole run if its steps take longer by this part of it.
+_SHOWN = 0.3
 #: So many functions are shown as evidence.
 FUNCTIONS_SHOWN = 2
 _LEAST_SAMPLES = 30
@@ -38,6 +40,9 @@ _NEW = 2.0
 #: It grows during a run if what it takes beyond the base doubles from the first third of the run to the last. That it
 #: takes longer than in the base has been tested before, so less is asked of the rise.
 _TWICE, _RISE_SIGMAS = 2.0, 2.5
+#: If the steps grow too, it is likely from fewer standard deviations on, for half of what steps grow by: the middles of
+#: the first and the last third are two thirds of the run apart.
+_LIKELY_SIGMAS, _LEAST_OF_RISE = 1.0, 1 / 3
 _THIRDS = ("early_ratio", "late_ratio")
 _TIMES = (
     "low",
@@ -101,6 +106,12 @@ def is_sampled(view: View) -> bool:
 def say_more(view: View) -> bool:
     """Whether samples say more than a profile: there is none, or it has few of the steps of a server, which differ."""
     return not view.is_profiled or (view.pair.answers_requests and is_sampled(view))
+
+
+def is_missed(view: View) -> bool:
+    """Whether the profile hardly shows what all steps of the run show, and these were sampled."""
+    shown = sum(part.delta for part in view.parts.values())
+    return view.is_slower and view.tails is not None and shown < _SHOWN * view.delta_ns and is_sampled(view)
 
 
 def or_by_samples(view: View, known: Judgement, judge: Callable[[View], Judgement]) -> Judgement:
@@ -198,21 +209,40 @@ def _more_often(view: View, before: float, after: float) -> bool:
     return n >= _LEAST_VISITS and more_often(n, n_other, round(before * n_base), n_base) < _CHANCE
 
 
-def growing(view: View) -> pl.DataFrame:
+def growing(view: View, rise_ns: float = 0.0) -> pl.DataFrame:
     """What `grown` gives of functions that take longer and longer during the other run, twice as much as in the base.
 
-    What they take beyond the base doubles from the first third of the run to the last. Columns: function, low, high,
-    worker_ratio, and early and late: its time per cycle in these thirds (ns).
+    What they take beyond the base doubles from the first third of the run to the last, for all that rise together or
+    for some of them. Where the steps themselves grow by `rise_ns`, and they account for half of that, samples that make
+    it likely are enough. Columns: function, low, high, worker_ratio, and early and late: its time per cycle in these
+    thirds (ns).
     """
     base, other = _rises(view.pair.base), _rises(view.pair.other)
     step = view.step.other or 0.0
     rows = grown(view).filter(~waiting()).select("function", "low", "high", "worker_ratio")
-    rows = rows.join(other, on="function").join(base, on="function", how="left", suffix="_base")
-    early, late, low = pl.col("early") * step, pl.col("late") * step, pl.col("low")
-    before = (pl.col("late_base") - pl.col("early_base")).fill_null(0.0) * step
-    is_rising = (late - low >= _TWICE * (early - low)) & (late - early > _RISE_SIGMAS * pl.col("scatter") * step)
-    rising = rows.filter(is_rising & (late - early > _TWICE * before))
-    return rising.select("function", "low", "high", "worker_ratio", early=early, late=late)
+    rows = rows.join(other, on="function").join(base, on="function", how="left", suffix="_base").select(
+        "function",
+        "low",
+        "high",
+        "worker_ratio",
+        early=pl.col("early") * step,
+        late=pl.col("late") * step,
+        variance=(pl.col("scatter") * step) ** 2,
+        before=(pl.col("late_base") - pl.col("early_base")).fill_null(0.0) * step,
+    )  # fmt: skip
+    rising = rows.filter(pl.col("late") > pl.col("early"))
+    together = rising.select(pl.col("low", "early", "late", "variance", "before").sum())
+    rise = float((together["late"] - together["early"])[0])
+    is_of_steps = rise_ns > 0 and rise >= _LEAST_OF_RISE * rise_ns
+    if together.filter(_is_rising(_LIKELY_SIGMAS if is_of_steps else _RISE_SIGMAS)).is_empty():
+        rising = rows.filter(_is_rising(_RISE_SIGMAS))
+    return rising.drop("variance", "before")
+
+
+def _is_rising(sigmas: float) -> pl.Expr:
+    rise = pl.col("late") - pl.col("early")
+    is_twice = pl.col("late") - pl.col("low") >= _TWICE * (pl.col("early") - pl.col("low"))
+    return is_twice & (rise > sigmas * pl.col("variance").sqrt()) & (rise > _TWICE * pl.col("before"))
 
 
 def _rises(observations: Sequence[Observation]) -> pl.DataFrame:

@@ -177,9 +177,10 @@ def _of_functions(view: View) -> Suspect | None:
 
     Processor time is what work costs. It is most of their time and grew by as much: nothing else of the process works
     more, waits for cores, or keeps Python's lock. What most of the time goes to grew at least half as much as all did.
+    Windows of time are as long as the run makes them, so they say nothing of the work.
     """
     own, wait = ran_in_all(view), with_workers(view, waited(view), _RUNQ)
-    if not say_more(view) or not view.is_slower or not own.is_known:
+    if not say_more(view) or not view.is_slower or view.is_of_time or not own.is_known:
         return None
     rows = in_functions(view).filter(~waiting()).join(grown(view).filter(is_new()), on="function", how="anti")
     whole = Change(float(rows["low"].sum()), float(rows["high"].sum()), is_real=True, unit="ns")
