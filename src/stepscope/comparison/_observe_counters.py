@@ -51,7 +51,10 @@ def observe_counters(trace: Trace) -> tuple[Observation, ...]:
         return tuple(
             _observation(trace, pid, list(timed), _cycles_of(steps), steps, remark) for pid, steps in timed.items()
         )
-    remark = "no profile and no steps were recorded: rates are compared, and nothing says how much work was done"
+    remark = (
+        "no profile and no steps were recorded: rates are compared, and nothing says how much work was done"
+        " (stepscope.step() in each turn of the loop would)"
+    )
     return (_observation(trace, _busiest(counters), [], _windows(counters), TIMED_STEPS.empty(), remark),)
 
 
