@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from stepscope.comparison.model import RUN_RESOURCES, TIMED_STEPS
 from stepscope.comparison.verdict import compare_runs
-from stepscope.comparison.whole_run import stretches
+from stepscope.comparison.whole_run import growth, stretches
 
 BASE = Job()
 N = 400
@@ -143,6 +143,29 @@ def test_where_the_machine_drifts_a_function_that_takes_longer_and_longer_says_t
     for cause in growing:
         assert "longer and longer in search" in cause.statement
         assert cause is result.causes[0]
+
+
+@pytest.mark.parametrize(("rise_ms", "names"), [(24.0, True), (0.0, False)])
+def test_few_samples_of_a_function_that_takes_longer_and_longer_are_enough_if_the_steps_grow_too(rise_ms, names):
+    drift = 12 * np.cos(np.arange(N) / N * 6 * np.pi)  # its first quarter is as long as its last
+    thirds = {"step": (0.95, 0.8), "search": (0.05, 0.2)}
+    shares = {"step": 0.87, "search": 0.13}
+    base = replace(timed(0, drift), python_functions=sampled_functions({"step": 1.0}, 120))
+    grows = timed(1, drift + np.linspace(0, rise_ms, N) + (24.0 - rise_ms) / 2)
+    assert growth(grows.steps)[1] < 0.8
+    other = replace(grows, python_functions=sampled_functions(shares, 120, thirds=thirds))
+    result = compare_runs([[base]], [[other]])
+    causes = [cause for cause in result.causes if cause.category == "growing_steps"]
+    assert bool(causes) is names
+    assert all("longer and longer in search" in cause.statement for cause in causes)
+
+
+def test_where_the_profile_hardly_shows_the_change_of_the_run_samples_say_where_the_time_goes():
+    base = replace(timed(0), python_functions=sampled_functions({"step": 1.0}, 2000))
+    other = replace(timed(1, 15.0), python_functions=sampled_functions({"step": 0.87, "pause": 0.13}, 2000))
+    (cause,) = compare_runs([[base]], [[other]]).causes
+    assert cause.category == "host_overhead"
+    assert "in pause" in cause.statement
 
 
 def test_a_change_that_a_noisy_profile_hides_is_proven_by_the_whole_run():

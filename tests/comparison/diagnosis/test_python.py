@@ -166,6 +166,14 @@ def test_without_a_profile_the_stack_shows_where_the_main_thread_is_more():
     assert causes_of(base, other) == ["host_overhead"]
 
 
+def test_functions_in_which_a_pool_works_while_the_main_thread_waits_are_those_of_workers():
+    base, other = plain_loop(20.0, waits=1.0), plain_loop(28.0, waits=0.7, report=0.3)
+    functions = other.python_functions.with_columns(worker_ratio=pl.lit(0.9))
+    (cause,) = compare_runs([[base]], [[replace(other, python_functions=functions)]]).causes
+    assert cause.statement.startswith("Workers of the job spend from 0 to ")
+    assert cause.evidence[0].text == "time of workers of the job in report, per cycle"
+
+
 def test_a_function_that_writes_waits_for_the_disk_also_while_it_uses_its_core():
     """Of 12 MiB a step much is processor time of the kernel, which copies them."""
     base, other = plain_loop(20.0, waits=1.0), plain_loop(48.0, waits=0.4, save=0.6)

@@ -6,6 +6,7 @@ import pytest
 from faulty_jobs import MS, Job, recorded, sampled_functions
 from msgspec.structs import replace
 
+from stepscope.comparison.model import WINDOWS
 from stepscope.comparison.verdict import compare_runs
 
 BASE = Job()
@@ -61,6 +62,12 @@ def test_functions_that_all_take_longer_alike_have_more_to_do():
     cause = first_cause(loop(60.0, 58.0, TIMES), other)
     assert cause.category == "workload_change"
     assert "Functions take longer alike: from 58" in cause.statement
+
+
+def test_windows_of_time_are_as_long_as_the_run_makes_them_and_say_nothing_of_the_work():
+    other = loop(75.0, 72.5, {name: time * 1.25 for name, time in TIMES.items()}, seed=1)
+    base, other = (replace(run, anchor=WINDOWS) for run in (loop(60.0, 58.0, TIMES), other))
+    assert "workload_change" not in [cause.category for cause in compare_runs([[base]], [[other]]).causes]
 
 
 def test_functions_that_wait_for_cores_alike_have_no_more_to_do():
