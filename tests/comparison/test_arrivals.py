@@ -138,16 +138,19 @@ def test_what_a_handler_does_besides_the_calls_of_its_model_counts_if_samples_sh
 
 
 @pytest.mark.parametrize(
-    ("wakes", "work_ms", "every_ms"),
+    ("wakes", "work_ms", "every_ms", "ending"),
     [
-        (55.0, 24, 44),  # each request has three calls
-        (150.0, 8, 44 / 3),  # three times as many requests come
+        (55.0, 24, 44, "each request of the other run has 2.9 times as many steps as one of the base, since"),
+        (150.0, 8, 44 / 3, "is compared"),  # three times as many requests come
     ],
 )
-def test_steps_that_come_more_often_are_of_more_requests_only_if_the_job_is_woken_more_often(wakes, work_ms, every_ms):
-    (both,), _ = without_waits([pair(handled(12, 32), handled(24, 20, n=3, wakes=wakes, seed=1))])
+def test_steps_that_come_more_often_are_of_more_requests_only_if_the_job_is_woken_more_often(
+    wakes, work_ms, every_ms, ending
+):
+    (both,), (remark,) = without_waits([pair(handled(12, 32), handled(24, 20, n=3, wakes=wakes, seed=1))])
     assert mean_ms(both.other[0]) == pytest.approx(work_ms, rel=0.05)
     assert both.waits[1].step_ns / MS == pytest.approx(every_ms, rel=0.05)
+    assert ending in remark.rpartition("; ")[2]
 
 
 @pytest.mark.parametrize("base", [one_call(3, 20, busy=1.0), one_call(20, 3)], ids=["work between calls", "few waits"])

@@ -42,6 +42,7 @@ _SAMPLED_WAITS = 0.3
 #: Steps come more often if they do so many times as often. Requests have more of them if that is so many times as much
 #: as the process is woken more often, and it still waits for this part of the time.
 _MORE_STEPS, _APART, _STILL_WAITS = 1.2, 1.3, 0.2
+_ROUNDING = 1e-6
 #: While a job waits its processor time does not grow: per longer step by less than this part of it.
 _ASLEEP = 0.5
 #: Where training goes on, slow steps are no waits for requests.
@@ -65,6 +66,7 @@ def without_waits(pairs: Sequence[Pair]) -> tuple[tuple[Pair, ...], tuple[str, .
             compared, what = _without_long_steps(pair), "steps that end with such a wait are left out"
             if compared.waits is None:
                 compared, what = _at_work(pair), "the time in which its main thread works, by samples, is compared"
+                what += _more_steps(compared)
             if compared.waits is None:
                 compared, what = _inside_calls(pair), "the time inside the calls of its model is compared"
         changed.append(compared)
@@ -126,6 +128,15 @@ def _calls_a_request(pair: Pair, base: Waits, other: Waits) -> float:
     if not before or not after or other.waiting_ratio < _STILL_WAITS or abs(np.log(times)) < np.log(_MORE_STEPS):
         return 1.0
     return times if abs(np.log(times * before / after)) >= np.log(_APART) else 1.0
+
+
+def _more_steps(pair: Pair) -> str:
+    """What is said if a request has more steps, or fewer, in the other run than in the base."""
+    times = sum(_each(run).size for run in pair.other) / pair.waits[1].n_requests if pair.waits else 1.0
+    if abs(times - 1) < _ROUNDING:
+        return ""
+    more = f"{units.number(round(times, 1))} times as many steps as one of the base"
+    return f"; each request of the other run has {more}, since the job is woken about as often"
 
 
 def _wakes(runs: Sequence[Observation]) -> float:
