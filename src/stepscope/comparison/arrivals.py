@@ -42,7 +42,6 @@ _SAMPLED_WAITS = 0.3
 #: Steps come more often if they do so many times as often. Requests have more of them if that is so many times as much
 #: as the process is woken more often, and it still waits for this part of the time.
 _MORE_STEPS, _APART, _STILL_WAITS = 1.2, 1.3, 0.2
-_ROUNDING = 1e-6
 #: While a job waits its processor time does not grow: per longer step by less than this part of it.
 _ASLEEP = 0.5
 #: Where training goes on, slow steps are no waits for requests.
@@ -65,8 +64,8 @@ def without_waits(pairs: Sequence[Pair]) -> tuple[tuple[Pair, ...], tuple[str, .
         if all(_may_wait(run) for run in (*pair.base, *pair.other)):
             compared, what = _without_long_steps(pair), "steps that end with such a wait are left out"
             if compared.waits is None:
-                compared, what = _at_work(pair), "the time in which its main thread works, by samples, is compared"
-                what += _more_steps(compared)
+                compared, times = _at_work(pair)
+                what = f"the time in which its main thread works, by samples, is compared{_more_steps(times)}"
             if compared.waits is None:
                 compared, what = _inside_calls(pair), "the time inside the calls of its model is compared"
         changed.append(compared)
@@ -99,22 +98,23 @@ def _without_long_steps(pair: Pair) -> Pair:
     )
 
 
-def _at_work(pair: Pair) -> Pair:
+def _at_work(pair: Pair) -> tuple[Pair, float]:
     """The pair with the time of its steps in which samples show the main thread, or what it waits for, at work.
 
-    The process must be asleep meanwhile: a thread of its own that prepares the next item makes it wait for data.
+    The process must be asleep meanwhile: a thread of its own that prepares the next item makes it wait for data. Also
+    returns how many times as many steps a request has in the other run: as many of them are one step there.
     """
     runs = (*pair.base, *pair.other)
     is_known = not any(run.worked.is_empty() or _has_device(run) for run in runs)
     if not is_known or not all(_works_seldom(run) and _is_asleep(run) for run in pair.base):
-        return pair
+        return pair, 1.0
     base, other = (tuple(_worked(run) for run in side) for side in (pair.base, pair.other))
     waits = _waits(pair.base, base, 1.0), _waits(pair.other, other, 1.0)
     times = _calls_a_request(pair, *waits)
     if times != 1:
         other = tuple(_longer(run, times) for run in other)
         waits = waits[0], replace(waits[1], n_requests=waits[1].n_requests / times, step_ns=waits[1].step_ns * times)
-    return replace(pair, base=base, other=other, waits=waits)
+    return replace(pair, base=base, other=other, waits=waits), times
 
 
 def _calls_a_request(pair: Pair, base: Waits, other: Waits) -> float:
@@ -130,10 +130,9 @@ def _calls_a_request(pair: Pair, base: Waits, other: Waits) -> float:
     return times if abs(np.log(times * before / after)) >= np.log(_APART) else 1.0
 
 
-def _more_steps(pair: Pair) -> str:
-    """What is said if a request has more steps, or fewer, in the other run than in the base."""
-    times = sum(_each(run).size for run in pair.other) / pair.waits[1].n_requests if pair.waits else 1.0
-    if abs(times - 1) < _ROUNDING:
+def _more_steps(times: float) -> str:
+    """What is said if a request has so many times as many steps in the other run as in the base."""
+    if times == 1:
         return ""
     more = f"{units.number(round(times, 1))} times as many steps as one of the base"
     return f"; each request of the other run has {more}, since the job is woken about as often"

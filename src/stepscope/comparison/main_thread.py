@@ -114,10 +114,7 @@ def main_thread(
     is_theirs = pl.col("pid").is_in([pid, *at_work["pid"].unique()])
     held = samples.filter(pl.col("on_gil") & is_theirs).join(stacks, on="stack_id")
     on_lock = _on_lock(held, visits.filter(is_theirs))
-    return MainThread(
-        counted.join(on_lock, on="function", how="left", maintain_order="left"),
-        worked,
-    )
+    return MainThread(counted.join(on_lock, on="function", how="left", maintain_order="left"), worked)
 
 
 def waiting_ratio(functions: pl.DataFrame | None) -> float:

@@ -9,7 +9,6 @@ from stepscope.comparison.diagnosis.case import (
     Judgement,
     Missing,
     Rule,
-    Suspect,
     View,
     not_grown,
     not_slower,
@@ -20,7 +19,6 @@ from stepscope.comparison.diagnosis.io import blocked, blocked_evidence, fetched
 from stepscope.comparison.diagnosis.sampled import (
     fetching,
     grown,
-    is_missed,
     is_new,
     is_sampled,
     or_by_samples,
@@ -198,8 +196,7 @@ def host_overhead(view: View) -> Judgement:
         return not_slower("host_overhead", view)
     if not view.is_profiled:
         return _elsewhere(view)
-    known = or_by_samples(view, _around(view), _elsewhere)
-    return known if isinstance(known, Suspect) or not is_missed(view) else _elsewhere(view)
+    return or_by_samples(view, _around(view), _elsewhere, if_missed=True)
 
 
 def _around(view: View) -> Judgement:

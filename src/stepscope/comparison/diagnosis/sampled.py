@@ -108,15 +108,20 @@ def say_more(view: View) -> bool:
     return not view.is_profiled or (view.pair.answers_requests and is_sampled(view))
 
 
-def is_missed(view: View) -> bool:
+def _is_missed(view: View) -> bool:
     """Whether the profile hardly shows what all steps of the run show, and these were sampled."""
     shown = sum(part.delta for part in view.parts.values())
     return view.is_slower and view.tails is not None and shown < _SHOWN * view.delta_ns and is_sampled(view)
 
 
-def or_by_samples(view: View, known: Judgement, judge: Callable[[View], Judgement]) -> Judgement:
-    """The judgement by a profile; if that names nothing, what `judge` makes of samples, where these say more."""
-    if isinstance(known, Suspect) or not say_more(view):
+def or_by_samples(
+    view: View, known: Judgement, judge: Callable[[View], Judgement], *, if_missed: bool = False
+) -> Judgement:
+    """The judgement by a profile; if that names nothing, what `judge` makes of samples, where these say more.
+
+    With `if_missed`, also where the profiled steps hardly show the change of the whole run.
+    """
+    if isinstance(known, Suspect) or not (say_more(view) or (if_missed and _is_missed(view))):
         return known
     sampled = judge(view)
     return sampled if isinstance(sampled, Suspect) or not view.is_profiled else known
@@ -220,16 +225,14 @@ def growing(view: View, rise_ns: float = 0.0) -> pl.DataFrame:
     base, other = _rises(view.pair.base), _rises(view.pair.other)
     step = view.step.other or 0.0
     rows = grown(view).filter(~waiting()).select("function", "low", "high", "worker_ratio")
-    rows = rows.join(other, on="function").join(base, on="function", how="left", suffix="_base").select(
-        "function",
-        "low",
-        "high",
-        "worker_ratio",
-        early=pl.col("early") * step,
-        late=pl.col("late") * step,
-        variance=(pl.col("scatter") * step) ** 2,
-        before=(pl.col("late_base") - pl.col("early_base")).fill_null(0.0) * step,
-    )  # fmt: skip
+    rows = rows.join(other, on="function").join(base, on="function", how="left", suffix="_base")
+    times = {
+        "early": pl.col("early") * step,
+        "late": pl.col("late") * step,
+        "variance": (pl.col("scatter") * step) ** 2,
+        "before": (pl.col("late_base") - pl.col("early_base")).fill_null(0.0) * step,
+    }
+    rows = rows.select("function", "low", "high", "worker_ratio", **times)
     rising = rows.filter(pl.col("late") > pl.col("early"))
     together = rising.select(pl.col("low", "early", "late", "variance", "before").sum())
     rise = float((together["late"] - together["early"])[0])
