@@ -183,6 +183,11 @@ def is_there(out: Path, run: Run) -> bool:
     return meta.exists() and json.loads(meta.read_text(encoding="utf-8")).get("exit_code") == 0
 
 
+def costs_of(out: Path, name: str) -> Path:
+    """What each fault of a recording took of a step, by the job's own clock: a file beside it, which no rule reads."""
+    return out / f"{name}.costs"
+
+
 def record(out: Path, run: Run, python: str) -> None:
     """Record a run. A neighbour of a loaded run computes for 0.3 s of each second."""
     seed = random.Random(run.name).randrange(1 << 16)
@@ -191,12 +196,13 @@ def record(out: Path, run: Run, python: str) -> None:
     job = [python, str(JOB), run.job, "--steps", str(STEPS[run.job]), "--seed", str(seed)]
     if not run.is_healthy:
         job += ["--fault", *run.faults, "--severity", str(run.number)]
+    job += ["--costs", str(costs_of(out, run.name))]
     if run.job == "recurrent":
         job = ["sh", "-c", _TWO_RANKS, "sh", *job]
     environment = {**os.environ, "OMP_NUM_THREADS": "1" if run.job == "recurrent" else "2"}
-    import gym_jobs
+    import gym_faults
 
-    neighbours = gym_jobs.neighbours(run.faults, run.number) if run.faults else []
+    neighbours = gym_faults.neighbours(run.faults, run.number) if run.faults else []
     if run.fault == "load":
         text = "import time\nwhile True:\n t = time.time()\n while time.time() < t + 0.3: pass\n time.sleep(0.7)"
         neighbours.append(subprocess.Popen([sys.executable, "-S", "-c", text]))

@@ -1,6 +1,6 @@
 """The jobs of the gymnasium that need a GPU: a training in mixed precision, and tokens from a captured graph.
 
-They are started by `gym_jobs.py`, which has the faults that any job can have.
+They are started by `gym_jobs.py`; faults that any job can have are in `gym_faults.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 if TYPE_CHECKING:
-    from gym_jobs import Trouble
+    from gym_faults import Trouble
 
 WORDS, HEADS = 8_000, 16
 

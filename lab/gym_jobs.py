@@ -1,187 +1,30 @@
 """The jobs of the gymnasium: six kinds of job, each with faults of three severities. They know no profiler.
 
-    python lab/gym_jobs.py JOB [--fault NAME] [--severity 1] [--steps N] [--seed N]
+    python lab/gym_jobs.py JOB [--fault NAME] [--severity 1] [--steps N] [--seed N] [--costs FILE]
 
-Faults that any job can have are in `Trouble`; those that belong to a kind of job are in it. `NONE` is a healthy run.
+Faults that any job can have are in `gym_faults.py`; those that belong to a kind of job are here. `NONE` is a healthy
+run. `--costs` writes what each fault took of a step, by the job's own clock.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
-import logging
+import json
 import multiprocessing
 import os
 import queue
 import random
-import subprocess
-import sys
-import tempfile
 import threading
 import time
 import zlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from gym_faults import HARD, NONE, Trouble
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-NONE = "none"
-#: How hard each fault is, by severity: milliseconds, counts, MiB or factors, as its code says.
-HARD: dict[str, tuple[float, float, float]] = {
-    "core_hogs": (1, 2, 4),
-    "gil_hog": (1, 2, 3),
-    "fsync": (1, 4, 12),
-    "garbage": (4_000, 15_000, 50_000),
-    "memory_growth": (1, 4, 12),
-    "checkpoint": (40, 120, 400),
-    "slow_tail": (40, 100, 300),
-    "growing": (300, 1_000, 3_000),
-    "lock": (4, 10, 25),
-    "bandwidth": (1, 2, 3),
-    "logging": (60, 200, 600),
-    "slow_data": (4, 12, 30),
-    "slow_decode": (2, 5, 10),
-    "tiny_syncs": (60, 200, 800),
-    "float64": (1, 2, 4),
-    "larger_batch": (1.25, 1.5, 2),
-    "longer_input": (1.25, 1.5, 2),
-    "many_threads": (4, 8, 16),
-    "layout": (2, 5, 12),
-    "recompile": (20, 8, 3),
-    "slow_rank": (4, 10, 25),
-    "no_cache": (1, 2, 3),
-    "more_requests": (1.3, 1.7, 2.5),
-    "large_messages": (1, 4, 12),
-    "slow_optimizer": (1, 2, 3),
-    "sleep": (3, 8, 25),
-    "float32": (1, 3, 6),
-    "gpu_neighbour": (1, 2, 3),
-    "copies_back": (1, 3, 8),
-    "empty_cache": (1, 2, 4),
-    "no_graph": (1, 2, 3),
-}
-
-BUSY = "while True: pass"
-#: A neighbour that reads and writes far more memory than caches hold.
-STREAM = """
-import numpy
-a, b = numpy.zeros(8 << 20), numpy.ones(8 << 20)
-while True:
-    numpy.copyto(a, b)
-    numpy.copyto(b, a)
-"""
-#: A neighbour on the device.
-MULTIPLY = """
-import torch
-a = torch.rand(4096, 4096, device="cuda", dtype=torch.bfloat16)
-while True:
-    for _ in range(20):
-        b = a @ a
-    torch.cuda.synchronize()
-"""
-
-
-class Trouble:
-    """The faults of a job, mostly one: what they do from the start, and what after each step."""
-
-    def __init__(self, faults: list[str], severity: int, seed: int) -> None:
-        self.hard = {fault: HARD[fault][severity - 1] for fault in faults if fault != NONE}
-        self.chance = random.Random(seed)
-        self.n = 0
-        self.kept: list[Any] = []
-        self.lock = threading.Lock()
-        self.block = os.urandom(1 << 20)
-        self.file = tempfile.TemporaryFile(dir=".")  # noqa: SIM115  closed with the process
-        self.text = tempfile.TemporaryFile("w+", dir=".")  # noqa: SIM115
-        self.log = logging.getLogger("job")
-
-    def of(self, fault: str, otherwise: float = 0.0) -> float:
-        """How hard this fault is, if the job has it."""
-        return self.hard.get(fault, otherwise)
-
-    def is_(self, *faults: str) -> bool:
-        """Whether the job has one of these faults."""
-        return any(fault in self.hard for fault in faults)
-
-    def begin(self) -> None:
-        """What goes on in other threads of the job."""
-        for _ in range(int(self.of("gil_hog"))):
-            threading.Thread(target=count, daemon=True).start()
-        if self.is_("lock"):
-            threading.Thread(target=self._hold, daemon=True).start()
-        if self.is_("logging"):
-            self.log.addHandler(logging.StreamHandler(self.text))
-            self.log.setLevel(logging.DEBUG)
-
-    def _hold(self) -> None:
-        """Holds the lock that each step needs, as a thread that saves or reports while it holds it."""
-        while True:
-            with self.lock:
-                time.sleep(self.of("lock") / 1000)
-            time.sleep(0.001)
-
-    def after_step(self) -> None:  # noqa: C901  one branch a fault
-        """What goes wrong in each step."""
-        self.n += 1
-        if self.is_("fsync"):
-            for _ in range(int(self.of("fsync"))):
-                self.file.write(self.block)
-                self.file.flush()
-                os.fsync(self.file.fileno())
-        if self.is_("garbage"):
-            for _ in range(int(self.of("garbage"))):
-                itself: list[Any] = []
-                itself.append(itself)
-                self.kept.append(itself)
-            del self.kept[: -4 * int(self.of("garbage"))]
-        if self.is_("memory_growth"):
-            self.kept.append(bytearray(os.urandom(1 << 10) * int(self.of("memory_growth") * 1024)))
-        if self.is_("checkpoint") and self.n % 12 == 0:
-            work_for(self.of("checkpoint"))
-        if self.is_("slow_tail") and self.chance.random() < 0.04:
-            time.sleep(self.of("slow_tail") / 1000 * self.chance.uniform(0.7, 1.3))
-        if self.is_("growing"):
-            self.kept.extend(range(int(self.of("growing"))))
-            sum(x & 1 for x in self.kept)
-        if self.is_("lock"):
-            with self.lock:
-                pass
-        if self.is_("logging"):
-            for i in range(int(self.of("logging"))):
-                self.log.debug("step %d value %d of %s", self.n, i, "logging")
-        if self.is_("sleep"):
-            time.sleep(self.of("sleep") / 1000)
-
-
-def neighbours(faults: tuple[str, ...], severity: int) -> list[subprocess.Popen[bytes]]:
-    """The processes beside a job with these faults. The job does not start them, or they would be its workers."""
-    return [
-        subprocess.Popen([sys.executable, option, "-c", program])
-        for fault, option, program in (
-            ("core_hogs", "-S", BUSY),
-            ("bandwidth", "-s", STREAM),
-            ("gpu_neighbour", "-s", MULTIPLY),
-        )
-        if fault in faults
-        for _ in range(int(HARD[fault][severity - 1]))
-    ]
-
-
-def count() -> None:
-    """Keeps the interpreter's lock from the others, for half of the time: else a step of a large job takes minutes."""
-    while True:
-        until = time.perf_counter() + 0.02
-        while time.perf_counter() < until:
-            pass
-        time.sleep(0.02)
-
-
-def work_for(ms: float) -> None:
-    """Computes, as what a checkpoint packs."""
-    until = time.perf_counter() + ms / 1000
-    data = bytes(1 << 16)
-    while time.perf_counter() < until:
-        data = zlib.compress(data * 4)[: 1 << 16]
 
 
 def image(trouble: Trouble, n_steps: int, seed: int) -> None:
@@ -226,8 +69,10 @@ def image(trouble: Trouble, n_steps: int, seed: int) -> None:
     loader = torch.utils.data.DataLoader(Images(), batch, num_workers=workers, prefetch_factor=4)
     for loaded, labels in loader:
         pictures = loaded.double() if trouble.is_("float64") else loaded
-        for _ in range(int(trouble.of("layout"))):
-            pictures = swapped_twice(pictures)
+        if trouble.is_("layout"):
+            with trouble.timed("layout"):
+                for _ in range(int(trouble.of("layout"))):
+                    pictures = swapped_twice(pictures)
         learner.zero_grad()
         F.cross_entropy(model(pictures), labels).backward()
         learner.step()
@@ -243,8 +88,9 @@ def swapped_twice(pictures: Any) -> Any:
 def read_values(trouble: Trouble, model: Any) -> None:
     """Single values that somebody wants to see after each step."""
     if trouble.is_("tiny_syncs"):
-        for i in range(int(trouble.of("tiny_syncs"))):
-            next(model.parameters()).detach().flatten()[i % 8].item()
+        with trouble.timed("tiny_syncs"):
+            for i in range(int(trouble.of("tiny_syncs"))):
+                next(model.parameters()).detach().flatten()[i % 8].item()
 
 
 def transformer(trouble: Trouble, n_steps: int, seed: int) -> None:  # noqa: C901  a branch for each fault
@@ -271,8 +117,10 @@ def transformer(trouble: Trouble, n_steps: int, seed: int) -> None:  # noqa: C90
 
         def forward(self, tokens: Any) -> Any:
             hidden = self.layers(self.embed(tokens))
-            for _ in range(int(trouble.of("layout"))):
-                hidden = hidden.transpose(0, 1).contiguous().transpose(0, 1).contiguous()
+            if trouble.is_("layout"):
+                with trouble.timed("layout"):
+                    for _ in range(int(trouble.of("layout"))):
+                        hidden = hidden.transpose(0, 1).contiguous().transpose(0, 1).contiguous()
             for _ in range(int(trouble.of("float64", 1))):
                 hidden = hidden + self.wide(hidden.double() if trouble.is_("float64") else hidden).float()
             return self.head(hidden)
@@ -281,7 +129,8 @@ def transformer(trouble: Trouble, n_steps: int, seed: int) -> None:  # noqa: C90
     learner = torch.optim.AdamW(model.parameters(), foreach=not trouble.is_("slow_optimizer"))
     for n in range(n_steps):
         if trouble.is_("slow_data"):
-            time.sleep(trouble.of("slow_data") / 1000)
+            with trouble.timed("slow_data"):
+                time.sleep(trouble.of("slow_data") / 1000)
         tokens = torch.randint(0, words, (batch, length + 1))
         learner.zero_grad()
         logits = model(tokens[:, :-1])
@@ -326,7 +175,8 @@ def recurrent(trouble: Trouble, n_steps: int, seed: int) -> None:
         learner.zero_grad()
         for part in range(2):
             if trouble.is_("slow_data"):
-                time.sleep(trouble.of("slow_data") / 1000)
+                with trouble.timed("slow_data"):
+                    time.sleep(trouble.of("slow_data") / 1000)
             x = torch.rand(batch, length, width, dtype=kind)
             if part == 0:
                 with model.no_sync():
@@ -373,8 +223,10 @@ def server(trouble: Trouble, n_steps: int, seed: int) -> None:  # noqa: C901  a 
                     k, v = torch.cat([kept[i][0], k], 2), torch.cat([kept[i][1], v], 2)
                 kept[i] = (k, v)
                 attended = F.scaled_dot_product_attention(q, k, v, is_causal=tokens.shape[1] > 1)
-                for _ in range(int(trouble.of("layout"))):
-                    attended = attended.transpose(1, 2).contiguous().transpose(1, 2).contiguous()
+                if trouble.is_("layout"):
+                    with trouble.timed("layout"):
+                        for _ in range(int(trouble.of("layout"))):
+                            attended = attended.transpose(1, 2).contiguous().transpose(1, 2).contiguous()
                 x = x + out(attended.transpose(1, 2).flatten(2))
             return self.head(x[:, -1])
 
@@ -460,12 +312,15 @@ def compiled(trouble: Trouble, n_steps: int, seed: int) -> None:
     for n in range(n_steps):
         with jax.profiler.StepTraceAnnotation("train", step_num=n):
             if trouble.is_("slow_data"):
-                time.sleep(trouble.of("slow_data") / 1000)
+                with trouble.timed("slow_data"):
+                    time.sleep(trouble.of("slow_data") / 1000)
             more = n // int(trouble.of("recompile")) if trouble.is_("recompile") else 0
             x = jnp.asarray(numbers.random((batch + more, width)).astype(kind))
             weights, value = step(weights, x)
-            for i in range(int(trouble.of("tiny_syncs"))):
-                float(weights[0][0, i % 8])
+            if trouble.is_("tiny_syncs"):
+                with trouble.timed("tiny_syncs"):
+                    for i in range(int(trouble.of("tiny_syncs"))):
+                        float(weights[0][0, i % 8])
             value.block_until_ready()
             trouble.after_step()
 
@@ -498,10 +353,13 @@ def main() -> None:
     parser.add_argument("--severity", type=int, choices=(1, 2, 3), default=2)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--costs", type=Path, help="a JSON file of what each fault took of a step (ns)")
     given = parser.parse_args()
     trouble = Trouble(given.fault, given.severity, given.seed)
     trouble.begin()
     JOBS[given.job](trouble, given.steps, given.seed)
+    if given.costs and os.environ.get("RANK", "0") == "0":
+        given.costs.write_text(json.dumps(trouble.costs()), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -19,10 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gym import costs_of
 
 #: Arguments of events that compare does not read.
 _UNREAD = ("External id", "Record function id", "Ev Idx", "Sequence number", "Fwd thread id", "Concrete Inputs",
            "Input Strides", "run_id")  # fmt: skip
+#: The name under which the file of `costs_of` is packed with its recording.
+_COSTS = "costs"
 #: Units of packed times in a microsecond.
 _TENTHS = 10
 _PATH = re.compile(r"(?<![\w.:/])/(?!proc|sys|dev|host:)(?:[\w.\-]+/)+(?=[\w.\-]+)")
@@ -104,6 +107,8 @@ def packed_file(path: Path) -> tuple[str, bytes]:
 def pack(recordings: list[Path], into: Path) -> None:
     """All these recordings of a job in one file. Files of a kind stand together, since they have much in common."""
     files = [(folder.name, *packed_file(path)) for folder in recordings for path in sorted(folder.iterdir())]
+    costs = [(folder.name, costs_of(folder.parent, folder.name)) for folder in recordings]
+    files += [(name, _COSTS, path.read_bytes()) for name, path in costs if path.exists()]
     files.sort(key=lambda file: (re.sub(r"\d+", "", file[1]), file[0]))
     whole = io.BytesIO()
     with tarfile.open(fileobj=whole, mode="w") as tar:
@@ -124,6 +129,9 @@ def unpack(packed: Path, out: Path) -> None:
                 continue
             folder, name = member.name.split("/")
             data: Any = file.read()
+            if name == _COSTS:
+                costs_of(out, folder).write_bytes(data)
+                continue
             if name.endswith(".packed"):
                 name, data = name.removesuffix(".packed"), unpacked_trace(data)
             if not name.endswith((".steps", "meta.json")):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).parent))
 import polars as pl
-from gym import FAULTS, MIXED, OF_ONE_RANK, STEPS, Run, faulty, healthy, is_there, mixed
+from gym import FAULTS, MIXED, OF_ONE_RANK, STEPS, Run, costs_of, faulty, healthy, is_there, mixed
 
 import stepscope
 from stepscope.comparison import compare_runs, observe
@@ -38,15 +38,18 @@ _ONE_MACHINE_NS = 6 * 3600 * 10**9
 FAILED = "failed"
 #: Asks for the timed steps of a recording alone.
 BY_STEPS = "steps"
-#: A fault counts as one that matters from this change of the step on, and as a small one from this.
+#: A fault counts as one that matters from this effect on a step on, and as a small one from this.
 MATTERS, SMALL = 0.10, 0.03
-#: The part of a mixed fault is right if it is within this share of what the fault adds alone.
+#: The part of a mixed fault is right if it is within this share of what the fault took.
 _PART = 1 / 3
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What compare said of a run against others: the change of a step, and each cause with the time it explains."""
+    """What compare said of a run against others: the change of a step, and each cause with the time it explains.
+
+    `costs` are what the faults took of a step (ns) by the job's own clock, of those that it can tell from its work.
+    """
 
     run: Run
     base: str
@@ -55,11 +58,22 @@ class Answer:
     base_ns: float
     causes: tuple[tuple[str, float], ...]
     pressure: float = 0.0
+    costs: tuple[tuple[str, float], ...] = ()
 
     @property
     def is_loaded(self) -> bool:
         """Whether a healthy run was recorded beside a neighbour, that of `load` or others that came by themselves."""
         return self.run.fault == "load" or (self.run.is_healthy and self.pressure >= _PRESSED)
+
+    @property
+    def effect(self) -> float:
+        """By how much the fault makes steps longer: the change, or what it took by the job's clock if that is less.
+
+        A machine that is slower meanwhile is no effect of the fault, and a fault beside other waits may have none.
+        """
+        took = dict(self.costs)
+        known = self.base_ns and all(fault in took for fault in self.run.faults)
+        return min(self.change, sum(took[f] for f in self.run.faults) / self.base_ns) if known else self.change
 
     @property
     def is_compared(self) -> bool:
@@ -130,7 +144,9 @@ def compared(out: Path, run: Run, bases: tuple[Run, ...]) -> Answer:
     causes = tuple((cause.category, cause.explained_ns) for cause in found.causes)
     base_ns = step.base if step is not None else 0.0
     pressure = _pressure(found.pairs[0].other) - _pressure(found.pairs[0].base)
-    return Answer(run, label, found.verdict, change, base_ns, causes, pressure)
+    costs = costs_of(out, run.name)
+    took = tuple(json.loads(costs.read_text(encoding="utf-8")).items()) if costs.exists() else ()
+    return Answer(run, label, found.verdict, change, base_ns, causes, pressure, took)
 
 
 def _pressure(runs: tuple[Observation, ...]) -> float:
@@ -223,7 +239,7 @@ def _shares(found: list[Answer]) -> tuple[str, ...]:
     compared_ones = [a for a in found if a.is_compared and len(a.run.faults) < 2]
     bad = [a for a in compared_ones if not a.run.is_healthy]
     n_bad = sum(len(a.run.faults) == 1 for a in found)
-    large, small = [a for a in bad if a.change >= MATTERS], [a for a in bad if SMALL <= a.change < MATTERS]
+    large, small = [a for a in bad if a.effect >= MATTERS], [a for a in bad if SMALL <= a.effect < MATTERS]
     well = [a for a in compared_ones if a.run.is_healthy]
     kinds = [[a.is_accused for a in well if a.is_loaded == loaded] for loaded in (False, True)]
     columns = ([a.is_named() for a in large], [a.is_named(2) for a in large], [a.is_named() for a in small], *kinds)
@@ -232,20 +248,22 @@ def _shares(found: list[Answer]) -> tuple[str, ...]:
 
 
 def of_mixed(found: list[Answer]) -> list[str]:
-    """A row for each pair of faults: what was named, and the part of each beside what it adds alone.
+    """A row for each pair of faults: what was named, and the part of each beside what it took by the job's own clock.
 
-    A fault that alone adds less than `SMALL` has nothing to be found by, so pairs without such a one count apart.
+    Of a fault that the job cannot time, what it adds alone is taken. One that takes less than `SMALL` of the base's
+    step has nothing to be found by, so pairs with such a one count apart.
     """
-    alone = {(a.run.job, a.run.fault): a for a in found if len(a.run.faults) == 1 and a.run.number == 2}
+    alone = {(a.run.job, a.run.fault): a.change * a.base_ns for a in found if a.run.number == 2}
     rows: list[tuple[str, ...]] = []
     both: dict[bool, list[bool]] = {True: [], False: []}
     parts: dict[bool, list[bool]] = {True: [], False: []}
     for a in (a for a in found if a.run.job in MIXED and len(a.run.faults) == 2):
-        singles = [alone.get((a.run.job, fault)) for fault in a.run.faults]
-        matter = all(single is not None and single.change >= SMALL for single in singles)
+        timed = dict(a.costs)
+        truths = [timed.get(fault, alone.get((a.run.job, fault))) for fault in a.run.faults]
+        matter = all(truth is not None and truth >= SMALL * a.base_ns for truth in truths)
         cells = []
-        for fault, single in zip(a.run.faults, singles, strict=True):
-            part, truth = a.part_of(fault), single.change * single.base_ns if single is not None else None
+        for fault, truth in zip(a.run.faults, truths, strict=True):
+            part = a.part_of(fault)
             said = "–" if part is None else f"{part / 1e6:.1f}"
             cells.append(f"{said} of {truth / 1e6:.1f} ms" if truth is not None else f"{said} ms")
             if truth is not None:
@@ -255,7 +273,7 @@ def of_mixed(found: list[Answer]) -> list[str]:
         rows.append((name, f"{a.change:+.0%}", *cells, ", ".join(a.names) or a.verdict))
     heads = ("two faults", "change", "part of the first", "part of the second", "named")
     some, others = share(both[True]), share(both[False])
-    named = f"Both named: {some} where each alone adds {SMALL:.0%} or more, {others} of others (*)."
+    named = f"Both named: {some} where each takes {SMALL:.0%} or more, {others} of others (*)."
     summary = f"{named} Parts within a third: {share(parts[True])} and {share(parts[False])}."
     return [*lines(heads, rows), "", summary] if rows else []
 
@@ -266,14 +284,14 @@ def misses(found: list[Answer]) -> list[str]:
         (
             f"{a.run.job}: {a.run.fault}",
             str(a.run.number),
-            f"{a.change:+.0%}",
+            f"{a.change:+.0%}" + (f" ({a.effect:+.0%})" if a.effect < a.change else ""),
             "nothing" if a.run.is_healthy else FAULTS[a.run.faults[0]].causes[0],
             ", ".join(a.names) or a.verdict,
         )
         for a in found
-        if not a.is_right and len(a.run.faults) < 2 and (a.run.is_healthy or a.change >= SMALL or not a.is_compared)
+        if not a.is_right and len(a.run.faults) < 2 and (a.run.is_healthy or a.effect >= SMALL or not a.is_compared)
     ]
-    return lines(("not right", "severity or number", "change", "wanted", "said"), rows)
+    return lines(("not right", "severity or number", "change (effect)", "wanted", "said"), rows)
 
 
 def page(found: list[Answer]) -> str:

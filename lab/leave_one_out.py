@@ -106,7 +106,7 @@ def answers(out: Path, wanted: Mapping[str, Mapping[str, float]], job: str) -> d
         asked: list[tuple[Case, Sequence[View]]] = []
         with _noted(asked):
             plain = compared(out, run, bases)
-        if not run.is_healthy and plain.change < SMALL:
+        if not run.is_healthy and plain.effect < SMALL:
             continue
         for name, setting in wanted.items():
             with changed(setting):
@@ -136,7 +136,7 @@ def _noted(asked: list[tuple[Case, Sequence[View]]]) -> Iterator[None]:
 
 def _counts(found: list[Answer]) -> tuple[int, int]:
     """Right answers on faults that matter, and healthy runs that are accused."""
-    faults = [a for a in found if len(a.run.faults) == 1 and a.change >= SMALL]
+    faults = [a for a in found if len(a.run.faults) == 1 and a.effect >= SMALL]
     return sum(a.is_named() for a in faults), sum(a.is_accused for a in found if a.run.is_healthy)
 
 
@@ -158,7 +158,7 @@ def chosen(values: Mapping[str, int]) -> dict[str, float]:
 
 def _row(name: str, found: list[Answer], picked: Mapping[str, float]) -> tuple[str, ...]:
     bad = [a for a in found if len(a.run.faults) == 1]
-    large, small = [a for a in bad if a.change >= MATTERS], [a for a in bad if SMALL <= a.change < MATTERS]
+    large, small = [a for a in bad if a.effect >= MATTERS], [a for a in bad if SMALL <= a.effect < MATTERS]
     accused = [a.is_accused for a in found if a.run.is_healthy]
     columns = ([a.is_named() for a in large], [a.is_named(2) for a in large], [a.is_named() for a in small], accused)
     values = ", ".join(f"`{key.rpartition('.')[2]}` × {factor}" for key, factor in picked.items())

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.comparison.main_thread import lock_held, main_thread
+from stepscope.comparison.main_thread import _named, lock_held, main_thread
 from stepscope.comparison.model import TIMED_STEPS, LockHeld
 from stepscope.core.schema import STACK_SAMPLES, STACKS
 from stepscope.core.trace import Meta, Trace
@@ -108,6 +108,13 @@ def test_time_in_a_compiler_is_that_of_the_function_through_which_it_is_entered(
     stacks = STACKS.conform(pl.DataFrame({"stack_id": [0, 1], "frames": frames}))
     found = python_functions(trace().with_tables(stacks=stacks), 7, 0)
     assert set(found["function"]) == {"_compile (torch/_dynamo/convert_frame.py)", "linear (nn.py)"}
+
+
+def test_time_in_an_expression_is_that_of_the_function_in_which_it_is_written():
+    inner = ["main.<locals>.<genexpr> (t.py:2)", "C.f.<locals>.<listcomp> (t.py:3)", "main.<locals>.key (t.py:4)"]
+    frames = [["main (t.py:1)", inner[i]] for i in range(3)]
+    stacks = STACKS.conform(pl.DataFrame({"stack_id": [0, 1, 2], "frames": frames}))
+    assert _named(stacks)["function"].to_list() == ["main (t.py)", "C.f (t.py)", "main.<locals>.key (t.py)"]
 
 
 def test_a_wait_for_an_item_of_a_queue_goes_by_the_function_that_takes_it():

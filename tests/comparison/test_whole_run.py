@@ -13,6 +13,7 @@ from stepscope.comparison.statistics import more_often
 from stepscope.comparison.verdict import step_effect
 from stepscope.comparison.whole_run import (
     growth,
+    growth_on_cores,
     part_of_slow,
     run_steps,
     stretches,
@@ -122,12 +123,12 @@ def test_few_steps_are_a_tail_if_they_are_far_from_all_others(at, ms, is_tail):
     assert (slow.n_slow, slow.is_spread) == (len(at), is_tail)
 
 
-def waiting(values, wait_ms):
+def waiting(values, wait_ms, metric=WAIT):
     """An observation of these steps, in whose stretches the process waits for a core so long per step."""
     steps = steps_of(values)
     step_ns = stretches(steps)
     rows = {"stretch": np.arange(40), "mu": 1e9 * np.asarray(wait_ms) * MS / step_ns, "step_ns": step_ns}
-    of_core = {"device": "process", "metric": "process_runq_time", "unit": "ns/s"}
+    of_core = {"device": "process", "metric": metric, "unit": "ns/s"}
     frame = pl.DataFrame(rows).with_columns(pl.lit(value).alias(name) for name, value in of_core.items())
     return replace(observation([20 * MS] * 10), steps=steps, run_resources=RUN_RESOURCES.conform(frame))
 
@@ -210,6 +211,16 @@ def test_growth_is_the_rise_from_the_first_quarter_to_the_last():
     rise, steadiness = growth(steps_of(noisy() + np.linspace(0, 16, N)))
     assert rise / MS == pytest.approx(12, rel=0.1)
     assert steadiness > 0.9
+
+
+def test_time_on_cores_grows_although_waits_for_others_hide_that_steps_do():
+    wave = 10 * np.sin(np.arange(N) / N * 20)
+    run = waiting(noisy() + wave, np.linspace(4, 8, 40), "process_oncpu_time")
+    assert abs(growth(run.steps)[1]) < 0.5
+    rise, steadiness = growth_on_cores(run)
+    assert rise / MS == pytest.approx(3, rel=0.1)
+    assert steadiness > 0.9
+    assert growth_on_cores(waiting(noisy(), np.ones(40))) == (0.0, 0.0)
 
 
 def test_growth_does_not_count_as_scatter():

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import random
 from dataclasses import replace
 from pathlib import Path
 
 import gym
+import gym_faults
 import gym_jobs
 import gym_pack
 import gym_scores
@@ -24,12 +26,12 @@ def answer(fault, change, *causes, job="image"):
 
 
 def test_every_fault_is_one_of_its_jobs():
-    assert set(gym.FAULTS) <= set(gym_jobs.HARD)
+    assert set(gym.FAULTS) <= set(gym_faults.HARD)
     assert set(gym.STEPS) == set(gym_jobs.JOBS)
 
 
 def test_severities_are_in_order():
-    assert all(a < b < c or a > b > c for a, b, c in gym_jobs.HARD.values())
+    assert all(a < b < c or a > b > c for a, b, c in gym_faults.HARD.values())
 
 
 @pytest.mark.parametrize(
@@ -86,7 +88,7 @@ def test_the_tables_count_by_size_and_list_what_is_not_right():
     assert text[-1] == "| image: lock | 2 | +5% | lock_contention | different |"
 
 
-def test_of_two_faults_both_must_be_named_and_each_with_about_what_it_adds_alone():
+def test_of_two_faults_both_must_be_named_and_each_with_about_what_it_takes():
     rows = [
         answer("fsync", 0.5, "disk_io"),
         answer("layout", 2.0, "layout_copies"),
@@ -99,8 +101,39 @@ def test_of_two_faults_both_must_be_named_and_each_with_about_what_it_adds_alone
     assert "| image: layout+fsync | +250% | 0.5 of 2.0 ms | 0.5 of 0.5 ms | layout_copies, disk_io |" in text
     # What a lock adds alone is unknown, and the sleep alone adds next to nothing.
     assert "| image: lock+layout * |" in text
-    assert "Both named: 1 of 1 (100 %) where each alone adds 3% or more, 0 of 2 (0 %) of others (*)." in text
+    assert "Both named: 1 of 1 (100 %) where each takes 3% or more, 0 of 2 (0 %) of others (*)." in text
     assert "Parts within a third: 1 of 2 (50 %) and 1 of 3 (33 %)." in text
+
+
+def test_the_part_of_a_fault_is_set_beside_what_it_took_by_the_clock_of_the_job():
+    alone = answer("fsync", 2.0, "disk_io")
+    both = replace(answer("layout+fsync", 0.9, "disk_io", "layout_copies"), costs=(("fsync", 4e5), ("layout", 9e5)))
+    text = gym_scores.page([alone, both])
+    assert "| image: layout+fsync | +90% | 0.5 of 0.9 ms | 0.5 of 0.4 ms |" in text
+    assert "Parts within a third: 1 of 2 (50 %)" in text
+
+
+def test_a_fault_has_no_more_effect_than_it_took_nor_than_the_step_changed():
+    slow_machine = replace(answer("fsync", 0.3), costs=(("fsync", 4e4),))
+    hidden = replace(answer("fsync", 0.02), costs=(("fsync", 4e5),))
+    assert (slow_machine.effect, hidden.effect, answer("fsync", 0.3).effect) == (0.04, 0.02, 0.3)
+    text = gym_scores.page([slow_machine])
+    assert "| image | 1 | 0 of 0 | 0 of 0 | 0 of 1 (0 %) |" in text
+    assert "| image: fsync | 2 | +30% (+4%) | disk_io | different |" in text
+
+
+def test_a_job_times_its_faults_and_counts_collections_for_garbage_alone():
+    trouble = gym_faults.Trouble(["garbage", "logging", "slow_tail"], 1, 0)
+    trouble.file.close()
+    trouble.text.close()
+    for _ in range(30):
+        with trouble.timed("logging"):
+            gc.collect()
+        trouble.after_step()
+    gc.callbacks.remove(trouble._collects)
+    costs = trouble.costs()
+    assert costs["garbage"] * 30 >= trouble.collected_ns > 0
+    assert 0 < costs["logging"] < costs["garbage"]
 
 
 def test_the_first_recordings_have_all_jobs_and_a_severity_is_whole_before_the_next_begins():
@@ -142,10 +175,12 @@ def test_recordings_come_back_from_one_file(tmp_path):
     folder.mkdir(parents=True)
     (folder / "meta.json").write_text('{"exit_code": 0}')
     (folder / "pid7.steps").write_bytes(b"STEPEND1")
+    gym.costs_of(folder.parent, folder.name).write_text('{"fsync": 5.0}')
     gym_pack.pack([folder], tmp_path / "image.tar.xz")
     out = gym.unpacked(tmp_path)
+    assert gym.costs_of(out, "image.none.0").read_text() == '{"fsync": 5.0}'
     assert {path.relative_to(out) for path in out.rglob("*.*") if path.is_file()} == {
-        Path("image.none.0/meta.json"), Path("image.none.0/pid7.steps")
+        Path("image.none.0/meta.json"), Path("image.none.0/pid7.steps"), Path("image.none.0.costs")
     }  # fmt: skip
 
 

@@ -39,6 +39,8 @@ _COMPILER = r"\((?:torch/_dynamo/convert_frame\.py|jax/_src/compiler\.py|triton/
 _POOL_THREAD = r"\((?:concurrent/futures/thread|anyio/_backends/_asyncio|multiprocessing/pool)\.py"
 _WORKER_PROCESS = r"\(multiprocessing/(?:process|popen_\w+|spawn)\.py"
 _LOADER_WORKER = r"\(torch/utils/data/_utils/worker\.py"
+#: What Python makes a function of, although it is written as an expression of another one.
+_EXPRESSION = r"(?:\.<locals>)?\.<(?:genexpr|listcomp|setcomp|dictcomp)>"
 #: Part of the time of steps from which on they are those of a server that waits for requests.
 _SOME_WAITS = 0.1
 
@@ -133,7 +135,7 @@ def _named(stacks: pl.DataFrame) -> pl.DataFrame:
         name: pl.col("frames").list.eval(pl.element().str.contains(pattern)).list.any()
         for name, pattern in (("pool", _POOL_THREAD), ("process", _WORKER_PROCESS), ("loader", _LOADER_WORKER))
     }
-    function = pl.col("frames").list.last().str.replace(r":\d+\)$", ")")
+    function = pl.col("frames").list.last().str.replace(r":\d+\)$", ")").str.replace(_EXPRESSION, "")
     return stacks.select(
         "stack_id",
         function=function,

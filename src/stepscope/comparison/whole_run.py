@@ -249,9 +249,20 @@ def growth(steps: pl.DataFrame) -> tuple[float, float]:
 
     Steadiness is Spearman's rank correlation of the typical step of stretches with their order. Units: ns.
     """
-    if int(steps["n_steps"].sum()) < LEAST_STEPS:
-        return 0.0, 0.0
-    parts = np.array_split(steps["dur_ns"].to_numpy(), 20)
+    return _growth(steps["dur_ns"].to_numpy()) if int(steps["n_steps"].sum()) >= LEAST_STEPS else (0.0, 0.0)
+
+
+def growth_on_cores(run: Observation) -> tuple[float, float]:
+    """The same of the time for which the process' threads are on cores, per step: waits are no part of it.
+
+    (0, 0) if it was not recorded. Units: ns.
+    """
+    times = _per_step(run, "process_oncpu_time")
+    return (0.0, 0.0) if times is None else _growth(times[1])
+
+
+def _growth(values: Floats) -> tuple[float, float]:
+    parts = np.array_split(values, 20)
     typical = np.array([np.median(part) for part in parts if part.size])
     if typical.size < 8 or np.ptp(typical) == 0:
         return 0.0, 0.0
@@ -266,20 +277,28 @@ def part_of_slow(run: Observation, *metrics: str) -> float | None:
     The first of `metrics` that was recorded counts the time: waits for a core, or collections. Slow are stretches that
     hold slow steps. None if there are none, or if none of the metrics was recorded.
     """
-    mine = run.run_resources.filter(pl.col("device").cast(pl.String) == PROCESS)
-    parts = (mine.filter(pl.col("metric").cast(pl.String) == metric) for metric in metrics)
-    rows = next((part for part in parts if part.height), mine.clear()).sort("stretch")
-    slow_steps = tail(run.steps, by_distance=False)
-    if rows.is_empty() or not slow_steps.n_slow:
+    times, slow_steps = _per_step(run, *metrics), tail(run.steps, by_distance=False)
+    if times is None or not slow_steps.n_slow:
         return None
-    step = rows["step_ns"].to_numpy()
-    wait = rows["mu"].to_numpy() / 1e9 * step
+    step, wait = times
     middle = float(np.median(step))
     is_slow = step > middle + _HOLDS * slow_steps.each_ns * _BLOCKS / slow_steps.n_steps
     if not is_slow.any() or is_slow.all():
         return None
     more = wait[is_slow].mean() - np.median(wait[~is_slow])
     return float(np.clip(more / (step[is_slow].mean() - middle), 0.0, 1.0))
+
+
+def _per_step(run: Observation, *metrics: str) -> tuple[Floats, Floats] | None:
+    """Of each stretch of a run the mean step, and the time in it that the first of `metrics` that was recorded counts.
+
+    None if none was recorded of the process. Units: ns.
+    """
+    mine = run.run_resources.filter(pl.col("device").cast(pl.String) == PROCESS)
+    parts = (mine.filter(pl.col("metric").cast(pl.String) == metric) for metric in metrics)
+    rows = next((part for part in parts if part.height), mine.clear()).sort("stretch")
+    step = rows["step_ns"].to_numpy()
+    return (step, rows["mu"].to_numpy() / 1e9 * step) if rows.height else None
 
 
 class Tails(msgspec.Struct, frozen=True):

@@ -160,6 +160,29 @@ def test_few_samples_of_a_function_that_takes_longer_and_longer_are_enough_if_th
     assert all("longer and longer in search" in cause.statement for cause in causes)
 
 
+def at_work(recording, ms):
+    """The same with the time on cores of each stretch's steps (ms)."""
+    step_ns = stretches(recording.steps)
+    rows = {"stretch": np.arange(step_ns.size), "mu": 1e9 * np.asarray(ms) * MS / step_ns, "step_ns": step_ns}
+    of_process = {"device": "process", "metric": "process_oncpu_time", "unit": "ns/s"}
+    frame = pl.DataFrame(rows).with_columns(pl.lit(value).alias(name) for name, value in of_process.items())
+    return replace(recording, run_resources=RUN_RESOURCES.conform(frame))
+
+
+@pytest.mark.parametrize(("last_ms", "category"), [(84.0, "growing_steps"), (60.0, "host_overhead")])
+def test_a_function_that_takes_longer_while_the_process_works_more_and_more_makes_steps_grow(last_ms, category):
+    wave = 12 * np.cos(np.arange(N) / N * 6 * np.pi)
+    thirds = {"step": (0.95, 0.8), "search": (0.05, 0.2)}
+    usual = sampled_functions({"step": 1.0}, 120)
+    base = replace(at_work(timed(0, wave), np.full(40, 60.0)), python_functions=usual)
+    other = at_work(timed(1, wave + 12.0), np.linspace(60.0, last_ms, 40))
+    assert growth(other.steps)[1] < 0.5
+    seen = sampled_functions({"step": 0.87, "search": 0.13}, 120, thirds=thirds)
+    (cause,) = compare_runs([[base]], [[replace(other, python_functions=seen)]]).causes
+    assert cause.category == category  # and it is not told a second time as host overhead
+    assert "in search" in cause.statement
+
+
 def test_where_the_profile_hardly_shows_the_change_of_the_run_samples_say_where_the_time_goes():
     base = replace(timed(0), python_functions=sampled_functions({"step": 1.0}, 2000))
     other = replace(timed(1, 15.0), python_functions=sampled_functions({"step": 0.87, "pause": 0.13}, 2000))

@@ -22,7 +22,7 @@ from stepscope.comparison.diagnosis import (
 )
 from stepscope.comparison.diagnosis.case import COLLECTIVES, Case, Judgement, Missing, Rule, Suspect, View, views
 from stepscope.comparison.diagnosis.change import ABSENT
-from stepscope.comparison.diagnosis.sampled import FUNCTIONS_SHOWN, grown, whose
+from stepscope.comparison.diagnosis.sampled import FUNCTIONS_SHOWN, functions_in, grown, whose
 from stepscope.comparison.diagnosis.straggler import straggler
 from stepscope.comparison.effects import effects
 from stepscope.comparison.model import PYTHON, Cause, Evidence, RuledOut
@@ -470,6 +470,9 @@ def _follows(suspect: Suspect, best: Suspect, reference: float) -> bool:
         return True
     if suspect.cause.resource == python.MAIN_THREAD and best.cause.category in _WHEN_SAMPLED:
         return suspect.affected_ns < _LEAST_SCORE * reference
+    mine, theirs = (functions_in(each.cause.evidence) for each in (suspect, best))
+    if _is_where(suspect) and best.cause.category in _PLACE_OF and mine and mine <= theirs:
+        return True
     together = max(best.cause.explained_ns, best.affected_ns) + max(suspect.cause.explained_ns, suspect.affected_ns)
     return together > _OVERLAP * reference or suspect.affected_ns < _LEAST_SCORE * reference
 

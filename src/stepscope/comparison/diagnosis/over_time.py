@@ -11,7 +11,7 @@ from stepscope.comparison.diagnosis.python import accounted
 from stepscope.comparison.diagnosis.sampled import growing, is_sampled, spends, time_in, unexplained
 from stepscope.comparison.diagnosis.threads import COLLECTED
 from stepscope.comparison.model import Evidence, RuledOut
-from stepscope.comparison.whole_run import Tail, Tails, growth, of_processes
+from stepscope.comparison.whole_run import Tail, Tails, growth, growth_on_cores, of_processes
 from stepscope.core import units
 
 if TYPE_CHECKING:
@@ -121,9 +121,8 @@ def growing_steps(view: View) -> Judgement:
     rise, steadiness = other
     added = 0.5 * (rise - max(base, 0.0))
     # Samples of a server are of all its time, also of that in which it waits for requests.
-    is_likely = steadiness >= _LIKELY_STEADY and rise >= max(_BEYOND_BASE * base, 2 * view.least_ns)
     is_known = is_sampled(view) and not view.pair.answers_requests
-    places = growing(view, rise if is_likely else 0.0) if is_known else None
+    places = growing(view, _likely_rise(view, base, other)) if is_known else None
     if places is not None and places.height:
         return _growing_in(name, view, places)
     if steadiness < _STEADY or rise < _BEYOND_BASE * max(base, 0.0) or added < view.least_ns:
@@ -140,6 +139,21 @@ def growing_steps(view: View) -> Judgement:
         resource="steps",
         advice=_ADVICE,
     )
+
+
+def _likely_rise(view: View, base: float, other: tuple[float, float]) -> float:
+    """How much steps seem to grow, or their time on cores where neighbours hide that; 0 if neither. Units: ns.
+
+    `base` is how much those of the base grow, `other` what `growth` gives of the other run.
+    """
+    on_cores = max((growth_on_cores(run)[0] for run in view.pair.base), default=0.0)
+    ways = ((base, other), (on_cores, min(growth_on_cores(run) for run in view.pair.other)))
+    likely = [
+        rise
+        for usual, (rise, steadiness) in ways
+        if steadiness >= _LIKELY_STEADY and rise >= max(_BEYOND_BASE * usual, 2 * view.least_ns)
+    ]
+    return min(likely, default=0.0)
 
 
 def _growing_in(name: str, view: View, places: pl.DataFrame) -> Judgement:

@@ -14,7 +14,7 @@ from stepscope.comparison.model import FROM_QUEUE, WAITING_FUNCTIONS, WAITS
 from stepscope.comparison.statistics import more_often
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from stepscope.comparison.diagnosis.case import Judgement, View
     from stepscope.comparison.model import Evidence, Observation
@@ -40,9 +40,9 @@ _NEW = 2.0
 #: It grows during a run if what it takes beyond the base doubles from the first third of the run to the last. That it
 #: takes longer than in the base has been tested before, so less is asked of the rise.
 _TWICE, _RISE_SIGMAS = 2.0, 2.5
-#: If the steps grow too, it is likely from fewer standard deviations on, for half of what steps grow by: the middles of
-#: the first and the last third are two thirds of the run apart.
-_LIKELY_SIGMAS, _LEAST_OF_RISE = 1.0, 1 / 3
+#: If the steps grow too, it is likely from a smaller rise on, and fewer standard deviations, for half of what steps
+#: grow by: the middles of the first and the last third are two thirds of the run apart.
+_LIKELY_TIMES, _LIKELY_SIGMAS, _LEAST_OF_RISE = 1.5, 1.0, 1 / 3
 _THIRDS = ("early_ratio", "late_ratio")
 _TIMES = (
     "low",
@@ -237,15 +237,16 @@ def growing(view: View, rise_ns: float = 0.0) -> pl.DataFrame:
     together = rising.select(pl.col("low", "early", "late", "variance", "before").sum())
     rise = float((together["late"] - together["early"])[0])
     is_of_steps = rise_ns > 0 and rise >= _LEAST_OF_RISE * rise_ns
-    if together.filter(_is_rising(_LIKELY_SIGMAS if is_of_steps else _RISE_SIGMAS)).is_empty():
-        rising = rows.filter(_is_rising(_RISE_SIGMAS))
+    if together.filter(_is_rising(is_likely=is_of_steps)).is_empty():
+        rising = rows.filter(_is_rising())
     return rising.drop("variance", "before")
 
 
-def _is_rising(sigmas: float) -> pl.Expr:
+def _is_rising(*, is_likely: bool = False) -> pl.Expr:
+    times, sigmas = (_LIKELY_TIMES, _LIKELY_SIGMAS) if is_likely else (_TWICE, _RISE_SIGMAS)
     rise = pl.col("late") - pl.col("early")
-    is_twice = pl.col("late") - pl.col("low") >= _TWICE * (pl.col("early") - pl.col("low"))
-    return is_twice & (rise > sigmas * pl.col("variance").sqrt()) & (rise > _TWICE * pl.col("before"))
+    is_much = pl.col("late") - pl.col("low") >= times * (pl.col("early") - pl.col("low"))
+    return is_much & (rise > sigmas * pl.col("variance").sqrt()) & (rise > _TWICE * pl.col("before"))
 
 
 def _rises(observations: Sequence[Observation]) -> pl.DataFrame:
@@ -346,6 +347,11 @@ def time_in(rows: pl.DataFrame, text: str = "time of {whose} in {function}, per 
         )
         for function, low, high, worker_ratio in rows.select("function", "low", "high", "worker_ratio").rows()
     ]
+
+
+def functions_in(shown: Iterable[Evidence]) -> set[str]:
+    """The functions of which evidence is necessary, as `time_in` gives it."""
+    return {row.name for row in shown if row.name and row.role == "necessary"}
 
 
 def whose(worker_ratio: float) -> str:
