@@ -34,9 +34,9 @@ _PROCESS_LOCK = r"^SemLock\.(?:__enter__|acquire) \(multiprocessing/synchronize\
 _INSIDE = r"\((?:multiprocessing/\w+|threading|queue|concurrent/futures/\w+)\.py"
 #: The functions through which all tracing and compiling goes, and nothing that runs what was compiled.
 _COMPILER = r"\((?:torch/_dynamo/convert_frame\.py|jax/_src/compiler\.py|triton/compiler/|torch/jit/_(?:trace|script))"
-#: What runs the work that a pool of threads was given, and what a worker process runs in. The workers of PyTorch's
-#: loader are none of these: waits for them are waits for data.
-_POOL_THREAD = r"\((?:concurrent/futures/thread|anyio/_backends/_asyncio|multiprocessing/pool)\.py"
+#: What runs the work that a pool of threads was given, or answers a request in a thread of its own, and what a worker
+#: process runs in. The workers of PyTorch's loader are none of these: waits for them are waits for data.
+_POOL_THREAD = r"\((?:concurrent/futures/thread|anyio/_backends/_asyncio|multiprocessing/pool|socketserver)\.py"
 _WORKER_PROCESS = r"\(multiprocessing/(?:process|popen_\w+|spawn)\.py"
 _LOADER_WORKER = r"\(torch/utils/data/_utils/worker\.py"
 #: What Python makes a function of, although it is written as an expression of another one.
@@ -306,8 +306,21 @@ def lock_held(trace: Trace, pid: int | None, low_ns: int, high_ns: int | None = 
     length = max(end - low_ns, 1)
     name = pl.col("thread").cast(pl.String).fill_null("").str.replace_all(r"\d+", "#")
     sums = (pl.col(column).filter("on_gil").sum() for column in ("dur_ns", "n_samples"))
-    rows = mine.group_by(name).agg(*sums).rows()
-    return {thread: LockHeld(min(held / length, 1.0), n) for thread, held, n in rows}
+    of_pool = _named(trace.stacks).select("stack_id", "is_pool_thread")
+    rows = mine.join(of_pool, on="stack_id").group_by(name).agg(*sums, pl.col("is_pool_thread").any()).rows()
+    return {thread: LockHeld(min(held / length, 1.0), n, is_pooled) for thread, held, n, is_pooled in rows}
+
+
+def is_worked_for(functions: pl.DataFrame | None) -> bool:
+    """Whether pools, or threads of requests, do most of what the main thread waits for; False if it was not sampled.
+
+    `functions` are those of a `MainThread`.
+    """
+    if functions is None:
+        return False
+    rows = functions.filter(~pl.col("function").str.contains(WAITING_FUNCTIONS))
+    work = float(rows.select((pl.col("share_ratio") * pl.col("worker_ratio")).sum()).item())
+    return work > 0.5 * float(rows["share_ratio"].sum())
 
 
 def _independent(functions: pl.DataFrame, visits: pl.DataFrame) -> pl.Series:

@@ -218,10 +218,14 @@ RUN_RESOURCES = Table(
 
 
 class LockHeld(msgspec.Struct, frozen=True):
-    """How long a thread held Python's lock: share of the run, and in how many looks at it."""
+    """How long a thread held Python's lock: share of the run, and in how many looks at it.
+
+    `is_in_pool` says that it is one of a pool, or answers a request.
+    """
 
     share_ratio: float
     n_samples: int
+    is_in_pool: bool = False
 
 
 class Observation(msgspec.Struct, frozen=True):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.comparison import whole_run
 from stepscope.comparison.diagnosis.change import ABSENT, Change
+from stepscope.comparison.main_thread import is_worked_for
 from stepscope.comparison.model import BLOCKER, PROCESS, WORKERS
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def held_by_threads(view: View) -> Change:
     base, other = _lock_samples(view, "base"), _lock_samples(view, "other")
     if not base or not other or not view.run_step.is_known:
         return ABSENT
-    holders = _holders(base, other)
+    holders = _holders(view)
     share = min(sum(more for _, more, _ in holders) / len(other), 1.0)
     is_real = sum(n for _, _, n in holders) >= _LEAST_HELD
     return Change(0.0, share * (view.run_step.other or 0.0), is_real=is_real, unit="ns")
@@ -103,9 +104,14 @@ def times_asked(view: View) -> int:
     return sum(held.n_samples for run in _lock_samples(view, "other") for held in run.values())
 
 
+def pools_work(view: View) -> bool:
+    """Whether pools of threads, or threads of requests, do what the other run's main thread waits for."""
+    return any(is_worked_for(run.python_functions) for run in view.pair.other)
+
+
 def holder(view: View) -> str:
     """The thread that held Python's lock longest, beyond what it does in the base."""
-    holders = _holders(_lock_samples(view, "base"), _lock_samples(view, "other"))
+    holders = _holders(view)
     name, _, _ = max(holders, key=lambda row: row[1], default=("other threads", 0.0, 0))
     return f"the thread {name}" if holders else name
 
@@ -116,20 +122,23 @@ def _lock_samples(view: View, side: str) -> list[Mapping[str, LockHeld]]:
     return [run.lock_held for run in runs if run.lock_held is not None]
 
 
-def _holders(base: list[Mapping[str, LockHeld]], other: list[Mapping[str, LockHeld]]) -> list[tuple[str, float, int]]:
+def _holders(view: View) -> list[tuple[str, float, int]]:
     """Threads, but the main one, that held the lock for longer: by how much of the time, in how many samples.
 
-    A thread that the base has must hold it twice as long: few samples find it.
+    A thread that the base has must hold it twice as long: few samples find it. Threads of a pool that do what the main
+    thread waits for do not keep the lock from it.
     """
+    other = _lock_samples(view, "other")
+    works = pools_work(view)
     before: dict[str, float] = {}
-    for run in base:
+    for run in _lock_samples(view, "base"):
         for name, held in run.items():
             before[name] = max(before.get(name, 0.0), held.share_ratio)
     return [
         (name, held.share_ratio - before.get(name, 0.0), held.n_samples)
         for run in other
         for name, held in run.items()
-        if name != _MAIN and held.share_ratio > 2 * before.get(name, 0.0)
+        if name != _MAIN and not (works and held.is_in_pool) and held.share_ratio > 2 * before.get(name, 0.0)
     ]
 
 
@@ -202,7 +211,8 @@ def outside_cores(view: View) -> float | None:
     load, own = view.resource("host", "host_cpu_usage"), view.resource(PROCESS, "process_cpu_usage")
     if not load.is_known:
         return None
+    theirs = view.resource(WORKERS, "process_oncpu_time")
     # The process' own use is a part of the machine's, which bounds the number of cores from below.
     least = max((o or 0.0) / w for o, w in ((own.base, load.base), (own.other, load.other)) if w) if load.other else 0.0
     cores = named_cores(view) or max(2.0, least)
-    return (load.delta if load.is_real else 0.0) / 100 * cores - own.delta / 100
+    return (load.delta if load.is_real else 0.0) / 100 * cores - own.delta / 100 - theirs.delta / 1e9

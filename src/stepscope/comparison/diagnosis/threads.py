@@ -16,6 +16,7 @@ from stepscope.comparison.diagnosis.cores import (
     holder,
     named_cores,
     outside_cores,
+    pools_work,
     ran,
     seems_slower,
     times_asked,
@@ -40,11 +41,14 @@ _AT_WORK = 0.2
 #: Time between operators is stretched more than they are from so many times as much on.
 _TWICE = 2.0
 #: So many samples of who holds the lock would find a thread that holds it for this part of what a cycle takes longer.
-_LEAST_ASKED, _HARDLY = 15, 0.2
+_LEAST_ASKED, _FEW_ASKED, _HARDLY = 15, 5, 0.2
 #: One that holds it for this part of it is seen to contend: its turns cost as much again, and so do caches and cores.
 _MUCH_HELD = 0.25
 #: A thread that holds the lock runs, so time in which no thread does is none of it, beyond this part of it.
 _ASLEEP = 0.2
+#: One thread more works beside the others if processor time rises to so many times as much, and by as many times more
+#: than cycles take longer.
+_BESIDE = 1.5
 #: CPython passes the lock to the next thread after 5 ms at the latest (sys.getswitchinterval).
 _SWITCH_NS = 5e6
 
@@ -52,8 +56,17 @@ _SWITCH_NS = 5e6
 def is_crowded(view: View, outside: float | None) -> bool:
     """Whether the process has more threads, which are pushed off cores that other processes do not use more."""
     kicked = view.per_cycle(PROCESS, "process_involuntary_ctx_switches")
-    more = view.resource(PROCESS, "num_threads").rose(by=1.5, times=1.5)
-    return more and kicked.rose(times=2) and (outside is None or outside < HALF_CORE)
+    return _has_more(view) and kicked.rose(times=2) and (outside is None or outside < HALF_CORE)
+
+
+def _has_more(view: View) -> bool:
+    """Whether the process has at least two threads more, and half as many again; or one, which works beside the others.
+
+    A thread that works while the others do adds more processor time to a cycle than the cycle becomes longer by.
+    """
+    threads, own = view.resource(PROCESS, "num_threads"), ran(view)
+    works = own.is_known and own.rose(times=_BESIDE) and own.delta > _BESIDE * max(view.run_step.delta, 0.0)
+    return threads.rose(by=1.5, times=1.5) or (works and threads.rose(by=0.75))
 
 
 def _not_too_many(view: View, outside: float | None) -> str:
@@ -76,8 +89,12 @@ def _not_too_many(view: View, outside: float | None) -> str:
 
 
 def _is_never_locked(view: View) -> bool:
-    """Whether samples, of which there are enough, found no other thread that held Python's lock for long."""
-    return times_asked(view) >= _LEAST_ASKED and held_by_threads(view).delta < _HARDLY * view.delta_ns
+    """Whether samples, of which there are enough, found no other thread that held Python's lock for long.
+
+    Threads that answer requests work and take turns more with each request, which says less of a lock, so fewer do.
+    """
+    least = _FEW_ASKED if pools_work(view) else _LEAST_ASKED
+    return times_asked(view) >= least and held_by_threads(view).delta < _HARDLY * view.delta_ns
 
 
 def _is_locked(view: View) -> bool:
@@ -103,18 +120,19 @@ def _ready(view: View, side: Literal["base", "other"] = "other") -> float | None
 def thread_oversubscription(view: View) -> Judgement:
     """The process runs more threads than it has cores for, so they take the cores from each other.
 
-    Necessary: it has at least two threads more, and half as many again; its threads wait for cores longer, by 5 % of a
-    cycle, and are pushed off them twice as often, while other processes do not use half a core more. More threads are
-    ready at a time than there are cores: those that wait for the interpreter's lock are not. Operators are what such
-    threads compute together: where the time between operators is stretched twice as much, or where other threads hold
-    the interpreter's lock for longer, Python threads wait for each other.
+    Necessary: it has at least two threads more, and half as many again, or one that works beside the others; its
+    threads wait for cores longer, by 5 % of a cycle, and are pushed off them twice as often, while other processes do
+    not use half a core more. More threads are ready at a time than there are cores: those that wait for the
+    interpreter's lock are not. Operators are what such threads compute together: where the time between operators is
+    stretched twice as much, or where other threads hold the interpreter's lock for longer, Python threads wait for each
+    other.
     """
     name = "thread_oversubscription"
     wait, threads = waited(view), view.resource(PROCESS, "num_threads")
     kicked, outside = view.per_cycle(PROCESS, "process_involuntary_ctx_switches"), outside_cores(view)
     if not wait.is_known or not threads.is_known or not kicked.is_known:
         return Missing(name, "num_threads, process_runq_time and process_involuntary_ctx_switches")
-    if not threads.rose(by=1.5, times=1.5):
+    if not _has_more(view):
         return RuledOut(name, f"threads of the process: {span(threads.base, threads.other, None)}")
     if not wait.rose(by=WAITING * view.base_ns):
         return RuledOut(name, f"time waiting for a core: {span(wait.base, wait.other, 'ns')} per cycle")

@@ -134,10 +134,9 @@ def _of_workers(view: View) -> Suspect | None:
     own, theirs = view.per_cycle(WORKERS, _ONCPU), view.per_cycle(WORKERS, _RUNQ)
     if view.is_profiled or not view.is_slower or not own.is_known or not own.rose(times=math.exp(_RESIZED)):
         return None
-    use = view.resource(WORKERS, _ONCPU).delta / 1e9
     wait = with_workers(view, waited(view), _RUNQ)
     at_once = ((own.other or 0.0) + (theirs.other or 0.0)) / (view.run_step.other or 1.0)
-    is_stretched = (outside_cores(view) or 0.0) - use >= HALF_CORE
+    is_stretched = (outside_cores(view) or 0.0) >= HALF_CORE
     if is_stretched or wait.delta > 0.5 * own.delta or at_once < _HALF or own.delta < view.least_ns:
         return None
     shown = [
@@ -183,6 +182,8 @@ def _of_functions(view: View) -> Suspect | None:
     if not say_more(view) or not view.is_slower or view.is_of_time or not own.is_known:
         return None
     rows = in_functions(view).filter(~waiting()).join(grown(view).filter(is_new()), on="function", how="anti")
+    if view.has_tail:  # what only slow steps take is periodic work, or a tail
+        rows = rows.with_columns(pl.col("high") - pl.col("slow"), pl.col("delta") - pl.col("slow"))
     whole = Change(float(rows["low"].sum()), float(rows["high"].sum()), is_real=True, unit="ns")
     # As several threads or workers may be at work. What uses the processor must be these functions.
     at_once = max((own.other or 0.0) / (view.run_step.other or 1.0), 1.0)
@@ -265,6 +266,10 @@ def _resized(view: View, share: float, ratio: float) -> Judgement:
         view.is_slower and view.part(OPERATORS).delta >= _LEAST_PAID * view.delta_ns
     ):
         text = f"{what} in a few steps, as requests have it, but operators are not what takes longer"
+        return RuledOut("workload_change", text, is_judged=False)
+    crowded = view.pair.answers_requests and (outside_cores(view) or 0.0) >= HALF_CORE
+    if crowded and waited(view).delta >= view.delta_ns:
+        text = f"{what}, but other processes take the cores, and requests that wait are answered together"
         return RuledOut("workload_change", text, is_judged=False)
     rows = most_telling(sizes(view.pair)).head(3).to_dicts()
     shown = [
