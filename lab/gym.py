@@ -41,7 +41,7 @@ USUAL_S = {"image": 25.0, "transformer": 20.0, "recurrent": 30.0, "server": 15.0
 #: Steps that are profiled: fewer of the job whose steps have most operators, so that recordings stay small.
 PROFILED = {"recurrent": "5:11"}
 #: Runs without a fault of each job: while nothing else runs, and while a neighbour computes now and then.
-HEALTHY, LOADED = 11, 2
+HEALTHY, LOADED = 16, 2
 #: Starts a command as two ranks, without the agent of torchrun, which takes as long to start as they.
 _TWO_RANKS = """
 export WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29517

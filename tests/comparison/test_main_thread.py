@@ -157,6 +157,9 @@ def test_who_holds_the_lock_goes_by_names_without_numbers():
     assert lock_held(recorded, 7, 0, 200) == {
         "MainThread": LockHeld(0.5, 10), "Thread-# (log)": LockHeld(0.25, 5), "poll": LockHeld(0.0, 0),
     }  # fmt: skip
+    pooled = STACKS.conform(pl.DataFrame({"stack_id": [0], "frames": [["_worker (concurrent/futures/thread.py:83)"]]}))
+    of_pool = recorded.with_tables(stacks=pooled)
+    assert lock_held(of_pool, 7, 0, 200)["MainThread"] == LockHeld(0.5, 10, is_in_pool=True)
     assert lock_held(recorded, 8, 0, 200) is None
     unknown = Trace(Meta("x", "kineto"), {"stack_samples": samples.filter(~pl.col("on_gil"))})
     assert lock_held(unknown, 7, 0, 200) is None

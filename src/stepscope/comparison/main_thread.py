@@ -307,7 +307,7 @@ def lock_held(trace: Trace, pid: int | None, low_ns: int, high_ns: int | None = 
     name = pl.col("thread").cast(pl.String).fill_null("").str.replace_all(r"\d+", "#")
     sums = (pl.col(column).filter("on_gil").sum() for column in ("dur_ns", "n_samples"))
     of_pool = _named(trace.stacks).select("stack_id", "is_pool_thread")
-    rows = mine.join(of_pool, on="stack_id").group_by(name).agg(*sums, pl.col("is_pool_thread").any()).rows()
+    rows = mine.join(of_pool, on="stack_id", how="left").group_by(name).agg(*sums, pl.col("is_pool_thread").any()).rows()
     return {thread: LockHeld(min(held / length, 1.0), n, is_pooled) for thread, held, n, is_pooled in rows}
 
 

@@ -222,6 +222,18 @@ def test_a_program_behind_which_it_does_not_wait_longer_is_no_evidence():
     assert not [one for one in cause.evidence if (one.device or "").startswith("behind")]
 
 
+def test_workers_of_the_job_that_compute_more_are_no_neighbours():
+    of_workers = {("workers", "process_oncpu_time"): ("ns/s", 7e7)}
+    base = replace(HEALTHY, resources={**HEALTHY.resources, **of_workers})
+    # Its loader's worker keeps a whole core busy, and both wait for cores now and then.
+    slower = replace(base, loading_ms=40.0).levels(host_cpu_usage=93.0, process_runq_time=8e7)
+    busy = slower.at("workers", "process_oncpu_time", 9e8)
+    assert categories(diagnosed(base, busy))[0] == "data_loading"
+    (view,) = views(case_of(base, busy))
+    assert abs(outside_cores(view)) < 0.1
+    assert outside_cores(views(case_of(base, slower))[0]) > 0.5
+
+
 def test_more_work_on_a_machine_as_busy_as_before_is_no_contention():
     busy = HEALTHY.levels(process_runq_time=5e8, process_oncpu_time=5e8)
     assert "cpu_contention" not in categories(diagnosed(busy, replace(busy, typical_slowdown=3.0)))

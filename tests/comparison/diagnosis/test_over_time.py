@@ -109,6 +109,15 @@ def test_a_function_that_is_in_slow_steps_alone_is_told_once(of_pause, causes):
         assert "in pause" in cause.statement
 
 
+def test_work_of_every_few_steps_is_no_larger_work_of_all():
+    """A job that mostly is in one function, which now does more in every twentieth step."""
+    base = at_work(without_profile(timed(0), {}, step=1.0), np.full(40, STEP_MS))
+    other = at_work(timed(1, every(20, 400.0)), np.full(40, STEP_MS + 20.0))
+    more = 20.0 / (STEP_MS + 20.0)
+    result = compare_runs([[base]], [[without_profile(other, {"step": more}, step=1.0)]])
+    assert [cause.category for cause in result.causes] == ["periodic_work"]
+
+
 def test_steps_that_grow_are_named():
     result = compared(np.linspace(0, 60, N))
     assert [cause.category for cause in result.causes] == ["growing_steps"]

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from faulty_jobs import Job, case_of, categories, diagnosed, first, hogged, recorded
+from faulty_jobs import Job, case_of, categories, diagnosed, first, hogged, recorded, sampled_functions
 from msgspec.structs import replace
 
 from stepscope.comparison.diagnosis.case import Suspect, view_of, views
@@ -49,6 +49,16 @@ def test_threads_that_push_each_other_off_the_cores_are_too_many():
     diagnosis = diagnosed(HEALTHY, crowded)
     assert categories(diagnosis) == ["thread_oversubscription"]
     assert "34 threads (was 2)" in diagnosis.causes[0].statement
+
+
+@pytest.mark.parametrize(("works", "names"), [(1.6e9, ["thread_oversubscription"]), (1.1e9, [])])
+def test_one_thread_more_is_too_many_if_it_works_beside_the_others(works, names):
+    """A library that computes with two threads, whose waits use the processor, beside a worker on two cores."""
+    slower = replace(HEALTHY, typical_slowdown=1.25)
+    crowded = slower.levels(
+        num_threads=3.0, process_oncpu_time=works, process_runq_time=2.6e9 - works, process_involuntary_ctx_switches=9e2
+    )
+    assert [name for name in categories(diagnosed(HEALTHY, crowded)) if name == "thread_oversubscription"] == names
 
 
 def test_threads_that_wait_for_the_interpreters_lock_are_not_too_many_for_the_cores():
@@ -100,6 +110,15 @@ def test_samples_of_who_holds_the_lock_are_enough_by_themselves_and_rule_it_out(
     assert causes_of(base, hog)[0] == "gil_contention"
     assert causes_of(base, hog, main, {**main, "metrics": LockHeld(0.3, 20)})[0] == "gil_contention"
     assert "gil_contention" not in causes_of(base, hog, main, main)
+
+
+def test_threads_of_a_pool_that_do_what_the_main_thread_waits_for_do_not_keep_the_lock_from_it():
+    base, hog = locked(HEALTHY, {"MainThread": LockHeld(0.3, 6)}), {"encoder_#": LockHeld(0.3, 6, is_in_pool=True)}
+    for of_pool, is_named in ((0.0, True), (0.9, False)):
+        works = sampled_functions({"encode (a.py)": 1.0}, 2000).with_columns(worker_ratio=of_pool)
+        other = replace(locked(hogged(HEALTHY), hog), python_functions=works)
+        causes = [cause.category for cause in compare_runs([[base]], [[other]]).causes]
+        assert ("gil_contention" in causes) == is_named
 
 
 @pytest.mark.parametrize(("part", "is_named"), [(1.0, True), (0.05, False)])

@@ -19,7 +19,7 @@ from observations import observation, pair
 
 from stepscope.comparison.diagnosis import Case, diagnose
 from stepscope.comparison.diagnosis.case import Suspect, view_of, views
-from stepscope.comparison.diagnosis.workload import is_other, other_work, queueing
+from stepscope.comparison.diagnosis.workload import is_other, other_work, queueing, workload_change
 from stepscope.comparison.effects import effects
 from stepscope.comparison.model import Pair, RuledOut, Waits
 from stepscope.comparison.verdict import judge, step_effect, step_times
@@ -163,6 +163,16 @@ def test_process_and_workers_that_wait_for_each_other_far_more_often_exchange_mo
     diagnosis = of_pool(exchanging(40.0, 3.0, 20, 9), exchanging(58.0, 20.0, turns, their_turns))
     assert (categories(diagnosis)[:1] == ["workload_change"]) is named
     assert any("More data passes" in cause.statement for cause in diagnosis.causes) is named
+
+
+@pytest.mark.parametrize(("load", "named"), [(50.0, True), (95.0, False)])
+def test_requests_that_wait_because_others_take_the_cores_come_in_larger_batches(load, named):
+    crowded = recorded(bigger(BASE, 1.5).levels(host_cpu_usage=load, process_runq_time=6e8), 1)
+    waits = Waits(100, 0.9, 10 * MS), Waits(100, 0.5, 10 * MS)
+    both = Pair("", (recorded(BASE),), (crowded,), "only process", waits=waits)
+    found = workload_change(view_of(both, effects((both,))))
+    assert isinstance(found, Suspect if named else RuledOut)
+    assert named or "requests that wait are answered together" in found.reason
 
 
 def queue(base, other):
