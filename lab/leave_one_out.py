@@ -66,6 +66,7 @@ _OF_VIEWS = {DIAGNOSIS + "case.MATERIAL", DIAGNOSIS + "change._APART", "stepscop
 #: What an accused healthy run costs, in misses: at 2 % accused and 90 % right an accusation is five times as rare.
 _ACCUSED = 5
 AS_IS = "as it is"
+_NOTHING = "–"
 BEGIN, END = "<!-- leave one job out -->", "<!-- end of leave one job out -->"
 
 
@@ -186,13 +187,15 @@ def page(out: Path, workers: int) -> str:
         (f"`{name.rpartition('.')[2]}`", *(_difference(every[AS_IS], every[f"{module}.{name} × {f}"]) for f in FACTORS))
         for module, name, _ in THRESHOLDS
     ]
-    return "\n".join([*lines(heads, rows), "", *lines(("threshold", *(f"× {f}" for f in FACTORS)), moved)])
+    some = [row for row in moved if set(row[1:]) != {_NOTHING}]
+    rest = f"The other {len(moved) - len(some)} of {len(moved)} thresholds change nothing."
+    return "\n".join([*lines(heads, rows), "", *lines(("threshold", *(f"× {f}" for f in FACTORS)), some), "", rest])
 
 
 def _difference(before: list[Answer], after: list[Answer]) -> str:
     """How many more or fewer answers are right, and how many healthy runs more are accused."""
     (right, accused), (now_right, now_accused) = map(_counts, (before, after))
-    said = f"{now_right - right:+d}" if now_right != right else "–"
+    said = f"{now_right - right:+d}" if now_right != right else _NOTHING
     return said + (f", {now_accused - accused:+d} accused" if now_accused != accused else "")
 
 
