@@ -203,6 +203,14 @@ def test_while_it_waits_for_a_pool_of_threads_their_functions_count():
     }  # fmt: skip
 
 
+def test_while_a_server_waits_for_requests_the_threads_that_answer_some_count():
+    accepts = ["serve_forever (socketserver.py:238)", "select (selectors.py:415)"]
+    answers = ["ThreadingMixIn.process_request_thread (socketserver.py:691)", "do_POST (t.py:4)"]
+    frames = pl.DataFrame({"stack_id": [0, 1], "frames": [accepts, answers]})
+    recorded = visits((7, 7, 0, 0, 100), (7, 8, 1, 20, 60)).with_tables(stacks=STACKS.conform(frames))
+    assert shares(recorded) == {"do_POST (t.py)": pytest.approx(0.4), "select (selectors.py)": pytest.approx(0.6)}
+
+
 def test_while_it_waits_for_worker_processes_their_functions_count():
     trace = visits(
         (7, 7, MAIN, 0, 20),

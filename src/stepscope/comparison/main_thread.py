@@ -36,7 +36,10 @@ _INSIDE = r"\((?:multiprocessing/\w+|threading|queue|concurrent/futures/\w+)\.py
 _COMPILER = r"\((?:torch/_dynamo/convert_frame\.py|jax/_src/compiler\.py|triton/compiler/|torch/jit/_(?:trace|script))"
 #: What runs the work that a pool of threads was given, or answers a request in a thread of its own, and what a worker
 #: process runs in. The workers of PyTorch's loader are none of these: waits for them are waits for data.
-_POOL_THREAD = r"\((?:concurrent/futures/thread|anyio/_backends/_asyncio|multiprocessing/pool|socketserver)\.py"
+_POOL_THREAD = (
+    r"\((?:concurrent/futures/thread|anyio/_backends/_asyncio|multiprocessing/pool)\.py"
+    r"|process_request_thread \(socketserver\.py"
+)
 _WORKER_PROCESS = r"\(multiprocessing/(?:process|popen_\w+|spawn)\.py"
 _LOADER_WORKER = r"\(torch/utils/data/_utils/worker\.py"
 #: What Python makes a function of, although it is written as an expression of another one.
@@ -306,9 +309,9 @@ def lock_held(trace: Trace, pid: int | None, low_ns: int, high_ns: int | None = 
     length = max(end - low_ns, 1)
     name = pl.col("thread").cast(pl.String).fill_null("").str.replace_all(r"\d+", "#")
     sums = (pl.col(column).filter("on_gil").sum() for column in ("dur_ns", "n_samples"))
-    of_pool = _named(trace.stacks).select("stack_id", "is_pool_thread")
-    rows = mine.join(of_pool, on="stack_id", how="left").group_by(name).agg(*sums, pl.col("is_pool_thread").any()).rows()
-    return {thread: LockHeld(min(held / length, 1.0), n, is_pooled) for thread, held, n, is_pooled in rows}
+    mine = mine.join(_named(trace.stacks).select("stack_id", "is_pool_thread"), on="stack_id", how="left")
+    rows = mine.group_by(name).agg(*sums, pl.col("is_pool_thread").any()).rows()
+    return {thread: LockHeld(min(held / length, 1.0), n, in_pool) for thread, held, n, in_pool in rows}
 
 
 def is_worked_for(functions: pl.DataFrame | None) -> bool:

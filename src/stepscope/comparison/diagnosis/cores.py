@@ -211,8 +211,9 @@ def outside_cores(view: View) -> float | None:
     load, own = view.resource("host", "host_cpu_usage"), view.resource(PROCESS, "process_cpu_usage")
     if not load.is_known:
         return None
-    theirs = view.resource(WORKERS, "process_oncpu_time")
     # The process' own use is a part of the machine's, which bounds the number of cores from below.
     least = max((o or 0.0) / w for o, w in ((own.base, load.base), (own.other, load.other)) if w) if load.other else 0.0
     cores = named_cores(view) or max(2.0, least)
-    return (load.delta if load.is_real else 0.0) / 100 * cores - own.delta / 100 - theirs.delta / 1e9
+    theirs = view.resource(WORKERS, "process_oncpu_time")  # only one of the runs may have workers
+    more = own.delta / 100 + ((theirs.other or 0.0) - (theirs.base or 0.0)) / 1e9
+    return (load.delta if load.is_real else 0.0) / 100 * cores - more
