@@ -57,6 +57,15 @@ def test_a_function_that_sleeps_longer_is_no_slow_operator():
     assert first_cause(loop(60.0, 58.0, TIMES), other).category == "host_overhead"
 
 
+@pytest.mark.parametrize(("own_ms", "names"), [(58.0, ["host_overhead"]), (73.0, [])])
+def test_a_function_that_computes_may_sleep_as_well(own_ms, names):
+    """A loop that calls compiled code from one function, and now pauses in it; or the code takes longer."""
+    base, other = (loop(60.0, 58.0, {"main (a.py)": 58.0}), loop(75.0, own_ms, {"main (a.py)": 73.0}, seed=1))
+    causes = compare_runs([[base]], [[other]]).causes
+    assert [cause.category for cause in causes if cause.category == "host_overhead"] == names
+    assert all("main (a.py), asleep or waiting" in cause.statement for cause in causes if names)
+
+
 def test_functions_that_all_take_longer_alike_have_more_to_do():
     other = loop(75.0, 72.5, {name: time * 1.25 for name, time in TIMES.items()}, seed=1)
     cause = first_cause(loop(60.0, 58.0, TIMES), other)

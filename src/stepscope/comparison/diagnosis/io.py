@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.comparison.diagnosis.case import Judgement, Missing, Rule, Suspect, View, not_grown
 from stepscope.comparison.diagnosis.change import ABSENT, Change, evidence, moved, span
-from stepscope.comparison.diagnosis.cores import ran, waited
+from stepscope.comparison.diagnosis.cores import ran, ran_in_all, waited, with_workers
 from stepscope.comparison.diagnosis.sampled import (
     fetching,
     grown,
@@ -37,6 +37,8 @@ _UNCOUNTED = 1.5
 _SLICE_NS = 3e6
 #: The part of a function's added time that must be outside of operators, if it waits there.
 _MOSTLY = 0.5
+#: The main thread sleeps if the process runs and waits for cores for no more than this part of its added time.
+_STILL = 0.25
 #: Bytes per cycle below which reading and writing do not count: one page.
 _PAGE = 4096.0
 
@@ -183,11 +185,20 @@ def data_loading(view: View) -> Judgement:
     )
 
 
+def is_asleep(view: View, added_ns: float) -> bool:
+    """Whether added time is none in which the process and its workers run, or wait for a core or a device."""
+    own, wait = ran_in_all(view), with_workers(view, waited(view), "process_runq_time")
+    is_known = own.is_known and wait.is_known and not view.devices("gpu")
+    return is_known and own.delta + wait.delta < _STILL * added_ns
+
+
 def how_spent(view: View, added_ns: float) -> tuple[str, list[Evidence]]:
     """Whether added time of the main thread was spent asleep or at work, in words and as evidence; empty if unclear."""
     off, own = blocked(view), ran(view)
     if off.rose(by=0.5 * added_ns):
         return ", asleep or waiting", [blocked_evidence(off)]
+    if is_asleep(view, added_ns):
+        return ", asleep or waiting", [evidence("own processor time per cycle", own, device=PROCESS, unit="ns")]
     if own.rose(by=0.5 * added_ns):
         return ", at work", [evidence("own processor time per cycle", own, device=PROCESS, unit="ns")]
     return "", []

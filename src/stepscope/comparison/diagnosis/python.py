@@ -15,7 +15,7 @@ from stepscope.comparison.diagnosis.case import (
     typical_slowdown,
 )
 from stepscope.comparison.diagnosis.change import Change, evidence, span
-from stepscope.comparison.diagnosis.io import blocked, blocked_evidence, fetched, how_spent, waiting_for_disk
+from stepscope.comparison.diagnosis.io import blocked, blocked_evidence, fetched, how_spent, is_asleep, waiting_for_disk
 from stepscope.comparison.diagnosis.sampled import (
     fetching,
     grown,
@@ -273,7 +273,10 @@ def _elsewhere(view: View) -> Judgement:
     name = "host_overhead"
     if not is_sampled(view):
         return Missing(name, "a profile, or Python stacks: stepscope record --stacks")
-    rows = grown(view).filter(~waiting() & ~fetching() & is_new())
+    longer = grown(view).filter(~waiting() & ~fetching())
+    rows = longer.filter(is_new())
+    if rows.is_empty() and view.is_slower and not view.peers and is_asleep(view, float(longer["delta"].sum())):
+        rows = longer  # a function that computes may sleep as well, without another one that would show it
     rows = rows.join(slower(view), on="function", how="anti", maintain_order="left")
     rows, known = _without_slow_steps(view, rows)
     times = unexplained(view, rows, known)

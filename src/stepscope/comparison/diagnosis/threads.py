@@ -48,7 +48,7 @@ _MUCH_HELD = 0.25
 _ASLEEP = 0.2
 #: One thread more works beside the others if processor time rises to so many times as much, and by as many times more
 #: than cycles take longer.
-_BESIDE = 1.5
+_IN_PARALLEL = 1.5
 #: CPython passes the lock to the next thread after 5 ms at the latest (sys.getswitchinterval).
 _SWITCH_NS = 5e6
 
@@ -65,7 +65,7 @@ def _has_more(view: View) -> bool:
     A thread that works while the others do adds more processor time to a cycle than the cycle becomes longer by.
     """
     threads, own = view.resource(PROCESS, "num_threads"), ran(view)
-    works = own.is_known and own.rose(times=_BESIDE) and own.delta > _BESIDE * max(view.run_step.delta, 0.0)
+    works = own.is_known and own.rose(times=_IN_PARALLEL) and own.delta > _IN_PARALLEL * max(view.run_step.delta, 0.0)
     return threads.rose(by=1.5, times=1.5) or (works and threads.rose(by=0.75))
 
 
