@@ -41,7 +41,7 @@ USUAL_S = {"image": 25.0, "transformer": 20.0, "recurrent": 30.0, "server": 15.0
 #: Steps that are profiled: fewer of the job whose steps have most operators, so that recordings stay small.
 PROFILED = {"recurrent": "5:11"}
 #: Runs without a fault of each job: while nothing else runs, and while a neighbour computes now and then.
-HEALTHY, LOADED = 16, 2
+HEALTHY, LOADED = 20, 2
 #: Starts a command as two ranks, without the agent of torchrun, which takes as long to start as they.
 _TWO_RANKS = """
 export WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29517
@@ -103,14 +103,22 @@ OF_ONE_RANK = {"fsync", "checkpoint", "slow_tail"}
 
 #: Two faults at once, of the second severity, which cost different time.
 MIXED = {
-    "image": ("fsync+checkpoint", "layout+fsync", "tiny_syncs+slow_tail", "lock+layout"),
-    "transformer": ("garbage+fsync", "tiny_syncs+checkpoint", "slow_data+garbage", "layout+fsync", "logging+slow_tail"),
-    "recurrent": ("garbage+fsync", "logging+checkpoint", "float64+garbage"),
-    "server": ("layout+fsync", "tiny_syncs+lock"),
-    "pool": ("garbage+fsync", "sleep+checkpoint", "garbage+slow_tail"),
-    "jax": ("garbage+fsync", "sleep+garbage", "tiny_syncs+checkpoint", "logging+fsync"),
+    "image": (
+        "fsync+checkpoint", "layout+fsync", "tiny_syncs+slow_tail", "lock+layout", "sleep+checkpoint", "lock+slow_tail",
+    ),
+    "transformer": (
+        "garbage+fsync", "tiny_syncs+checkpoint", "slow_data+garbage", "layout+fsync", "logging+slow_tail",
+        "lock+garbage", "logging+fsync", "slow_data+checkpoint",
+    ),
+    "recurrent": ("garbage+fsync", "logging+checkpoint", "float64+garbage", "slow_data+garbage", "logging+fsync"),
+    "server": ("layout+fsync", "tiny_syncs+lock", "lock+fsync"),
+    "pool": ("garbage+fsync", "sleep+checkpoint", "garbage+slow_tail", "sleep+fsync", "lock+checkpoint"),
+    "jax": (
+        "garbage+fsync", "sleep+garbage", "tiny_syncs+checkpoint", "logging+fsync", "sleep+checkpoint",
+        "logging+garbage",
+    ),
     "gpu": ("layout+fsync", "gpu_neighbour+sleep", "garbage+layout"),
-}
+}  # fmt: skip
 MIXED_SEVERITY = 2
 
 

@@ -226,11 +226,12 @@ def server(trouble: Trouble, n_steps: int, seed: int) -> None:  # noqa: C901  a 
                 if kept[i] is not None:
                     k, v = torch.cat([kept[i][0], k], 2), torch.cat([kept[i][1], v], 2)
                 kept[i] = (k, v)
-                attended = F.scaled_dot_product_attention(q, k, v, is_causal=tokens.shape[1] > 1)
                 if trouble.is_("layout"):
                     with trouble.timed("layout"):
+                        # The keys of all words: with that of a single one, another order would be no copy.
                         for _ in range(int(trouble.of("layout"))):
-                            attended = attended.transpose(1, 2).contiguous().transpose(1, 2).contiguous()
+                            k = k.transpose(1, 2).contiguous().transpose(1, 2).contiguous()
+                attended = F.scaled_dot_product_attention(q, k, v, is_causal=tokens.shape[1] > 1)
                 x = x + out(attended.transpose(1, 2).flatten(2))
             return self.head(x[:, -1])
 

@@ -32,8 +32,8 @@ SEEN: tuple[str, ...] = ("image", "transformer", "recurrent", "server", "pool", 
 #: The kernel's own account of the time in which some task waited for a core, which no rule reads. A healthy run whose
 #: share of that time is higher by so much than the base's was recorded under load.
 _PRESSURE, _PRESSED = "host_pressure_cpu_some", 0.1
-#: Healthy runs are of one machine if they began within six hours of each other: a later day may be on another one.
-_ONE_MACHINE_NS = 6 * 3600 * 10**9
+#: Runs are of one machine if it had started at the same time, but for what setting a clock moves it.
+_ONE_START_NS = 60 * 10**9
 #: What begins the verdict on recordings that compare refuses.
 FAILED = "failed"
 #: Asks for the timed steps of a recording alone.
@@ -156,9 +156,15 @@ def _pressure(runs: tuple[Observation, ...]) -> float:
     return float(rows["mu"].mean() or 0.0) / 1e9 if rows.height else 0.0
 
 
-def began(out: Path, run: Run) -> int:
-    """When it was recorded."""
-    return int(json.loads((out / run.name / "meta.json").read_text(encoding="utf-8"))["start_unix_ns"])
+def began(out: Path, run: Run) -> tuple[int, int]:
+    """When it was recorded, and when the machine had started. Units: ns."""
+    known = json.loads((out / run.name / "meta.json").read_text(encoding="utf-8"))
+    return int(known["start_unix_ns"]), int(known["clocks"]["unix_ns"] - known["clocks"]["boottime_ns"])
+
+
+def is_on_one(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    """Whether two runs, of which `began` is known, were recorded on one machine."""
+    return abs(one[1] - other[1]) < _ONE_START_NS
 
 
 def questions(out: Path, jobs: Iterable[str], faults: Iterable[str]) -> list[tuple[Run, tuple[Run, ...]]]:
@@ -176,17 +182,19 @@ def questions(out: Path, jobs: Iterable[str], faults: Iterable[str]) -> list[tup
             wanted += [(run, _nearest(run, calm, times)) for run in mine if not run.is_healthy]
         pairs = [*itertools.combinations(calm, 2)]
         pairs += [(one, run) for run in mine if run.fault == "load" for one in calm]
-        wanted += [(other, (one,)) for one, other in pairs if abs(times[other] - times[one]) < _ONE_MACHINE_NS]
+        wanted += [(other, (one,)) for one, other in pairs if is_on_one(times[other], times[one])]
         for run in (run for run in mine if run.is_healthy):
-            others = [other for other in calm if other is not run and abs(times[other] - times[run]) < _ONE_MACHINE_NS]
+            others = [other for other in calm if other is not run and is_on_one(times[other], times[run])]
             wanted += [(run, _nearest(run, others, times))] if len(others) > 1 else []
     chosen = set(faults)
     return [row for row in wanted if not chosen or row[0].fault in chosen]
 
 
-def _nearest(run: Run, others: list[Run], times: dict[Run, int]) -> tuple[Run, ...]:
-    """Those that were recorded next to a run."""
-    return tuple(sorted(others, key=lambda other: abs(times[other] - times[run]))[:N_BASE])
+def _nearest(run: Run, others: list[Run], times: dict[Run, tuple[int, int]]) -> tuple[Run, ...]:
+    """Those that were recorded next to a run, on the same machine if there are any."""
+    mine = times[run]
+    order = sorted(others, key=lambda other: (not is_on_one(times[other], mine), abs(times[other][0] - mine[0])))
+    return tuple(order[:N_BASE])
 
 
 def answers(out: Path, jobs: Iterable[str], faults: Iterable[str], workers: int) -> list[Answer]:
@@ -251,7 +259,7 @@ def of_mixed(found: list[Answer]) -> list[str]:
     """A row for each pair of faults: what was named, and the part of each beside what it took by the job's own clock.
 
     Of a fault that the job cannot time, what it adds alone is taken. One that takes less than `SMALL` of the base's
-    step has nothing to be found by, so pairs with such a one count apart.
+    step has nothing to be found by, so pairs with such a one count apart, as do those that make no step longer by that.
     """
     alone = {(a.run.job, a.run.fault): a.change * a.base_ns for a in found if a.run.number == 2}
     rows: list[tuple[str, ...]] = []
@@ -260,7 +268,7 @@ def of_mixed(found: list[Answer]) -> list[str]:
     for a in (a for a in found if a.run.job in MIXED and len(a.run.faults) == 2):
         timed = dict(a.costs)
         truths = [timed.get(fault, alone.get((a.run.job, fault))) for fault in a.run.faults]
-        matter = all(truth is not None and truth >= SMALL * a.base_ns for truth in truths)
+        matter = all(truth is not None and truth >= SMALL * a.base_ns for truth in truths) and a.change >= SMALL
         cells = []
         for fault, truth in zip(a.run.faults, truths, strict=True):
             part = a.part_of(fault)

@@ -211,6 +211,23 @@ def test_while_a_server_waits_for_requests_the_threads_that_answer_some_count():
     assert shares(recorded) == {"do_POST (t.py)": pytest.approx(0.4), "select (selectors.py)": pytest.approx(0.6)}
 
 
+@pytest.mark.parametrize(
+    ("taker", "of_model"),
+    [("answer (t.py:4)", 0.4), ("_pin_memory_loop (torch/utils/data/_utils/pin_memory.py:50)", 0.0)],
+)
+def test_while_it_sleeps_threads_that_take_requests_from_a_queue_count(taker, of_model):
+    frames = [["serve (t.py:9)"], [taker, "Queue.get (queue.py:171)"], [taker, "model (t.py:5)"], ["start (t.py:8)"]]
+    second = 10**9
+    recorded = visits((7, 7, 3, 0, second // 2), (7, 7, 0, second // 2, 5 * second // 2), (7, 8, 1, 0, second),
+                      (7, 8, 2, second, 2 * second), (7, 8, 1, 2 * second, 3 * second))  # fmt: skip
+    table = STACKS.conform(pl.DataFrame({"stack_id": range(4), "frames": frames}))
+    found = shares(recorded.with_tables(stacks=table))
+    assert found.get("model (t.py)", 0.0) == pytest.approx(of_model)
+    assert found["start (t.py)"] == pytest.approx(0.2)
+    sleeps = "sleeps: serve (t.py)" if of_model else "serve (t.py)"
+    assert found[sleeps] == pytest.approx(0.8 - of_model)
+
+
 def test_while_it_waits_for_worker_processes_their_functions_count():
     trace = visits(
         (7, 7, MAIN, 0, 20),

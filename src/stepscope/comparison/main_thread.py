@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from stepscope.comparison.model import FROM_QUEUE, OF_PROCESSES, TIMED_STEPS, WAITING_FUNCTIONS, LockHeld
+from stepscope.comparison.model import FROM_QUEUE, OF_PROCESSES, SLEEPS, TIMED_STEPS, WAITING_FUNCTIONS, LockHeld
 from stepscope.comparison.whole_run import slow_steps
 from stepscope.core.intervals import reached
 
@@ -42,10 +42,14 @@ _POOL_THREAD = (
 )
 _WORKER_PROCESS = r"\(multiprocessing/(?:process|popen_\w+|spawn)\.py"
 _LOADER_WORKER = r"\(torch/utils/data/_utils/worker\.py"
+#: Threads that take items from a queue and are none of those that answer requests: loaders' and pools' own, and logs'.
+_OTHER_TAKER = r"\((?:torch/utils/data/|multiprocessing/|logging/)"
+#: A main thread sleeps in a line of the program if it stays there for so long, while other threads answer requests.
+_SLEEPS_NS = 10**9
 #: What Python makes a function of, although it is written as an expression of another one.
 _EXPRESSION = r"(?:\.<locals>)?\.<(?:genexpr|listcomp|setcomp|dictcomp)>"
 #: Part of the time of steps from which on they are those of a server that waits for requests.
-_SOME_WAITS = 0.1
+_SOME_WAITS = 0.5
 
 
 class MainThread(msgspec.Struct, frozen=True):
@@ -94,13 +98,18 @@ def main_thread(
     mine = visits.filter(is_main)
     if steps is not None and _within(mine, steps).is_empty():
         steps = None
-    mine = _within(mine, steps)
     works = ~pl.col("waits") & ~pl.col("function").str.starts_with(FROM_QUEUE)
-    in_pool = pl.col("is_pool_thread") & (pl.col("pid") == pid) & ~is_main
+    of_process = (pl.col("pid") == pid) & ~is_main
+    in_pool = pl.col("is_pool_thread") & of_process
     in_worker = pl.col("is_worker_process") & (pl.col("pid") != pid)
-    at_work = visits.filter(works & (in_pool if set(siblings) - {pid} else in_pool | in_worker))
-    if at_work.height and mine.height:
-        mine = _with_work(mine, _within(at_work, steps))
+    of_others = in_pool if set(siblings) - {pid} else in_pool | in_worker
+    at_work, own = visits.filter(works & of_others), mine
+    mine = _with_work_of(own, at_work, steps)
+    worked = TIMED_STEPS.empty() if steps is None else _worked(mine.filter(works), steps)
+    takers = _takers(visits.filter(of_process))
+    if takers:
+        at_work = visits.filter(works & (of_others | (of_process & pl.col("tid").is_in(takers))))
+        mine = _with_work_of(_with_sleep(own), at_work, steps)
     if not mine["dur_ns"].sum():
         return None
     is_worker = pl.col("dur_ns").filter(~is_main).sum() / pl.col("dur_ns").sum()
@@ -113,7 +122,6 @@ def main_thread(
         n_samples=pl.lit(round(whole["n_samples"].sum())), n_independent=_independent(functions, whole)
     ).with_columns(n_all_visits=pl.lit(whole.height))
     n_visits = whole.group_by("function").agg(n_visits=pl.len())
-    worked = TIMED_STEPS.empty() if steps is None else _worked(mine.filter(works), steps)
     for more in (n_visits, early, late, _longer_in_slow_steps(mine, steps, worked)):
         counted = counted.join(more, on="function", how="left", maintain_order="left")
     is_theirs = pl.col("pid").is_in([pid, *at_work["pid"].unique()])
@@ -146,6 +154,25 @@ def _named(stacks: pl.DataFrame) -> pl.DataFrame:
         is_pool_thread=any_of["pool"],
         is_worker_process=any_of["process"] & ~any_of["loader"],
     )
+
+
+def _takers(others: pl.DataFrame) -> list[int]:
+    """The threads that take their work from a queue, of the visits of all threads but the main one."""
+    takes = pl.col("function").str.starts_with(FROM_QUEUE) & ~pl.col("function").str.contains(_OTHER_TAKER)
+    return others.filter(takes)["tid"].unique().to_list()
+
+
+def _with_sleep(mine: pl.DataFrame) -> pl.DataFrame:
+    """The main thread's visits, of which long ones in one line are sleep: at work it is found in many."""
+    sleeps = ~pl.col("waits") & (pl.col("dur_ns") >= _SLEEPS_NS)
+    name = pl.when(sleeps).then(pl.lit(SLEEPS) + pl.col("function")).otherwise("function")
+    return mine.with_columns(function=name, waits=pl.col("waits") | sleeps)
+
+
+def _with_work_of(mine: pl.DataFrame, at_work: pl.DataFrame, steps: pl.DataFrame | None) -> pl.DataFrame:
+    """The main thread's visits while TIMED_STEPS ran, with what `at_work` did in place of its waits."""
+    mine = _within(mine, steps)
+    return _with_work(mine, _within(at_work, steps)) if at_work.height and mine.height else mine
 
 
 def _with_work(mine: pl.DataFrame, at_work: pl.DataFrame) -> pl.DataFrame:

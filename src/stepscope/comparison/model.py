@@ -40,8 +40,11 @@ FROM_QUEUE = "waits for an item: "
 #: lock of several processes, which goes by the function that takes it.
 WAITS = "waits: "
 OF_PROCESSES = WAITS + "a lock of several processes, in "
+#: What a function is called in which a main thread sleeps while other threads of its process answer requests.
+SLEEPS = "sleeps: "
 #: Functions of the standard library in which a thread waits for threads and processes of the job, or for peers.
 WAITING_FUNCTIONS = (
+    rf"^{SLEEPS}|"
     r"\((?:threading|queue|selectors|subprocess|socket|multiprocessing/\w+|concurrent/futures/\w+|asyncio/\w+)\.py\)"
 )
 #: The names of all causes.

@@ -142,7 +142,7 @@ class Tail(msgspec.Struct, frozen=True):
 
     `excess_ns` is what they add to the mean step, `each_ns` what each takes beyond the typical one, and `is_far` says
     that this is twice the typical step or more. `every` is their distance in steps if it is regular. `is_spread` says
-    whether they come all over the run.
+    whether they come all over the run, `is_apart` whether each of three or more is in another stretch.
     """
 
     n_steps: int
@@ -152,6 +152,7 @@ class Tail(msgspec.Struct, frozen=True):
     every: int | None
     is_spread: bool
     is_far: bool = False
+    is_apart: bool = False
 
 
 def tail(steps: pl.DataFrame, *, least_ns: float = 0.0, by_distance: bool = True, is_sampled: bool = False) -> Tail:
@@ -173,8 +174,9 @@ def tail(steps: pl.DataFrame, *, least_ns: float = 0.0, by_distance: bool = True
     each_ns = float(extra.mean()) if n_slow else 0.0
     is_far = n_slow > 0 and each_ns >= _FAR * middle
     is_spread = n_slow >= _LEAST_SLOW and 2 * held >= min(_STRETCHES, n_slow)
-    is_spread |= is_far and n_slow >= _LEAST_FAR and held == n_slow
-    return Tail(total, n_slow, float(extra.sum()) / total, each_ns, every, is_spread, is_far)
+    is_apart = n_slow >= _LEAST_FAR and held == n_slow
+    is_spread |= is_far and is_apart
+    return Tail(total, n_slow, float(extra.sum()) / total, each_ns, every, is_spread, is_far, is_apart)
 
 
 def slow_steps(
@@ -304,14 +306,16 @@ def _per_step(run: Observation, *metrics: str) -> tuple[Floats, Floats] | None:
 class Tails(msgspec.Struct, frozen=True):
     """The tails of both runs: of several repeats the largest of the base, and the smallest of the other.
 
-    `n_steps_base` is of all repeats of the base. `is_usual` says that one of them has as long slow steps at the same
-    regular distance.
+    `n_steps_base` and `n_slow_base` are of all repeats of the base. `comes_in_base` says that one of them has slow
+    steps at the same regular distance, `is_usual` that these are as long.
     """
 
     base: Tail
     other: Tail
     n_steps_base: int
     is_usual: bool
+    n_slow_base: int = 0
+    comes_in_base: bool = False
 
     @property
     def share(self) -> float:
@@ -327,6 +331,13 @@ class Tails(msgspec.Struct, frozen=True):
         n_slow = round(self.base.n_slow / self.base.n_steps * self.n_steps_base)
         counts = self.other.n_slow, self.other.n_steps, n_slow, self.n_steps_base
         return more_often(*counts) if self.other.is_spread else 1.0
+
+    @property
+    def likely_p_value(self) -> float:
+        """The same where something else speaks for a tail: fewer steps suffice, and the base's repeats are one run."""
+        is_there = self.other.is_spread or self.other.is_apart
+        counts = self.other.n_slow, self.other.n_steps, self.n_slow_base, self.n_steps_base
+        return more_often(*counts) if is_there else 1.0
 
     @property
     def added_ns(self) -> float:
@@ -353,8 +364,11 @@ def tails_of(pair: Pair) -> Tails | None:
         other = min(again, key=lambda one: one.excess_ns)
     tails = [of_run(steps, least_ns=least_ns, by_distance=by_distance) for steps in left]
     base = max(tails, key=lambda one: one.excess_ns)
-    is_usual = any(_is_alike(of_run(steps), other) for steps in left)
-    return Tails(base, other, sum(one.n_steps for one in tails), is_usual)
+    alone = [of_run(steps) for steps in left]
+    is_usual = any(_is_alike(one, other) for one in alone)
+    comes = other.every is not None and any(one.every == other.every for one in alone)
+    n_steps, n_slow = sum(one.n_steps for one in tails), sum(one.n_slow for one in tails)
+    return Tails(base, other, n_steps, is_usual, n_slow, comes)
 
 
 def _is_alike(base: Tail, other: Tail) -> bool:

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from stepscope.comparison.diagnosis import Case, diagnose
-from stepscope.comparison.diagnosis.causes import FOLLOWS, RULES, STATES
+from stepscope.comparison.diagnosis.causes import RULES, STATES
+from stepscope.comparison.diagnosis.ordering import FOLLOWS
 from stepscope.comparison.model import CATEGORIES
 
 if TYPE_CHECKING:

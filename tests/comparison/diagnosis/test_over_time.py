@@ -95,8 +95,9 @@ def without_profile(recording, slow, **shares):
     [
         # All of `save` is in slow steps, and `pause` comes in each step.
         (0.0, ["periodic_work", "host_overhead"]),
-        # What is in slow steps belongs to them.
-        (0.1, ["periodic_work"]),
+        # Half of `pause` is in slow steps and belongs to them. The rest is not.
+        (0.1, ["periodic_work", "host_overhead"]),
+        (0.18, ["periodic_work"]),
     ],
 )
 def test_a_function_that_is_in_slow_steps_alone_is_told_once(of_pause, causes):
@@ -107,6 +108,28 @@ def test_a_function_that_is_in_slow_steps_alone_is_told_once(of_pause, causes):
     assert [cause.category for cause in result.causes] == causes
     for cause in result.causes[1:]:
         assert "in pause" in cause.statement
+
+
+@pytest.mark.parametrize(("of_pause", "names"), [(0.045, ["slow_tail"]), (0.0, [])])
+def test_few_slow_steps_are_a_tail_if_the_main_thread_is_somewhere_new_in_them(of_pause, names):
+    """Four steps of 400 take five times as long, each by itself: with one in the base, chance may do that."""
+    slow = np.zeros(N)
+    slow[[50, 150, 250, 350]] = 4.5 * STEP_MS
+    one = np.zeros(N)
+    one[200] = 4.5 * STEP_MS
+    base = [[without_profile(timed(seed, one if seed == 2 else 0.0), {}, step=1.0)] for seed in (2, 3, 4)]
+    other = without_profile(timed(1, slow), {"pause": of_pause}, step=0.955, pause=0.045)
+    result = compare_runs(base, [[other]])
+    assert [cause.category for cause in result.causes if cause.category == "slow_tail"] == names
+
+
+@pytest.mark.parametrize(("distance", "names"), [(20, ["periodic_work"]), (80, [])])
+def test_regular_work_is_named_beside_larger_causes_if_it_is_a_tenth_of_the_change(distance, names):
+    base = without_profile(timed(0), {}, step=1.0)
+    other = timed(1, every(distance, 200.0) + 60.0)
+    found = without_profile(other, {"save": 0.09}, step=0.35, save=0.09, print_all=0.56)
+    causes = compare_runs([[base]], [[found]]).causes
+    assert [cause.category for cause in causes if cause.category != "host_overhead"] == names
 
 
 def test_work_of_every_few_steps_is_no_larger_work_of_all():

@@ -105,3 +105,13 @@ def test_functions_that_a_neighbour_stretches_are_cpu_contention():
     other = loop(75.0, 72.5, {name: time * 1.25 for name, time in TIMES.items()}, seed=1, host_cpu_usage=95.0)
     cause = first_cause(loop(60.0, 58.0, TIMES, host_cpu_usage=55.0), other)
     assert cause.category == "cpu_contention"
+
+
+@pytest.mark.parametrize(("each_ms", "names"), [(1.4, ["host_overhead"]), (0.3, [])])
+def test_time_that_a_library_spreads_over_many_functions_counts_together(each_ms, names):
+    functions = ("Logger.debug", "Logger.makeRecord", "Logger.handle", "StreamHandler.flush", "StreamHandler.emit")
+    more = {f"{name} (logging/__init__.py)": each_ms for name in functions}
+    other = loop(60.0 + 5 * each_ms, 58.0 + 5 * each_ms, {**TIMES, **more}, seed=1)
+    causes = compare_runs([[loop(60.0, 58.0, TIMES)]], [[other]]).causes
+    assert [cause.category for cause in causes] == names
+    assert all("in logging/__init__.py" in cause.statement for cause in causes)

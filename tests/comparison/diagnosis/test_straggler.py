@@ -52,6 +52,16 @@ def test_a_rank_whose_loader_is_slow_is_late_for_that_reason():
     assert "waits for its data" in diagnosis.causes[0].statement
 
 
+def test_several_reasons_why_a_rank_is_late_are_causes_of_their_own():
+    collects = replace(BASE, gaps_ms=BASE.gaps_ms + 25.0).levels(process_python_gc_time=0.25e9)
+    base = BASE.levels(process_python_gc_time=0.0)
+    slow = late(replace(collects, loading_ms=25.0))
+    diagnosis = diagnose(ranks_case(base, [slow, waiting(45).levels(process_python_gc_time=0.0)]))
+    assert categories(diagnosis) == ["straggler_rank", "python_gc", "data_loading"]
+    assert diagnosis.causes[0].statement.endswith("more per cycle than before.")
+    assert {cause.process for cause in diagnosis.causes} == {"rank 0"}
+
+
 @pytest.mark.slow
 def test_what_is_wrong_on_all_ranks_is_no_straggler_s():
     slow = replace(BASE, loading_ms=30.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -22,10 +21,11 @@ from stepscope.comparison.diagnosis import (
 )
 from stepscope.comparison.diagnosis.case import COLLECTIVES, Case, Judgement, Missing, Rule, Suspect, View, views
 from stepscope.comparison.diagnosis.change import ABSENT
-from stepscope.comparison.diagnosis.sampled import FUNCTIONS_SHOWN, functions_in, grown, whose
+from stepscope.comparison.diagnosis.ordering import BY_CALLS, OVERLAP, folded, in_order, of_rank, one_per_category
+from stepscope.comparison.diagnosis.sampled import FUNCTIONS_SHOWN, grown, whose
 from stepscope.comparison.diagnosis.straggler import straggler
 from stepscope.comparison.effects import effects
-from stepscope.comparison.model import PYTHON, Cause, Evidence, RuledOut
+from stepscope.comparison.model import Cause, Evidence, RuledOut
 from stepscope.core import units
 
 if TYPE_CHECKING:
@@ -46,67 +46,6 @@ RULES: tuple[Rule, ...] = (
     *over_time.RULES,
 )
 
-_HOST = ("host_overhead", "data_loading", "slow_operator", "disk_io", "memory_pressure")
-_OVER_TIME = ("slow_tail", "growing_steps")
-#: Causes that say when time is lost, and not by what.
-_WHEN = ("periodic_work", *_OVER_TIME)
-#: The consequences of each cause that may appear to be causes themselves.
-FOLLOWS: dict[str, tuple[str, ...]] = {
-    "thread_oversubscription": ("cpu_contention", "gil_contention", "slow_tail", *_HOST),
-    "compilation": (
-        "cpu_contention",
-        "gil_contention",
-        "workload_change",
-        "slow_tail",
-        "periodic_work",
-        "memory_growth",
-        "python_gc",
-        *_HOST,
-    ),
-    "lock_contention": ("cpu_contention", "gil_contention", "slow_tail", "periodic_work", *_HOST),
-    "layout_copies": ("workload_change", "memory_growth", "slow_operator", "host_overhead", "memory_pressure"),
-    "cpu_contention": ("cpu_frequency", "gil_contention", *_HOST, *_OVER_TIME),
-    "memory_bandwidth": ("cpu_contention", "cpu_frequency", "slow_operator", "host_overhead", "slow_tail"),
-    "cpu_frequency": (*_HOST, *_OVER_TIME),
-    "gil_contention": ("cpu_contention", *_HOST, "slow_tail"),
-    "gpu_frequency": ("slow_kernel", "host_overhead", "slow_operator"),
-    "gpu_contention": ("gpu_frequency", "slow_kernel", "slow_operator", "host_overhead", "cpu_contention", *_WHEN),
-    "device_copies": ("host_overhead", "interconnect_pcie", "slow_operator"),
-    "interconnect_pcie": ("slow_kernel", "straggler_rank", "network", "host_overhead", "data_loading"),
-    "interconnect_nvlink": ("slow_kernel", "straggler_rank", "network", "host_overhead"),
-    "network": ("straggler_rank", "slow_tail"),
-    "disk_io": ("host_overhead", "gil_contention", *_WHEN),
-    "data_loading": ("disk_io", "host_overhead", "slow_tail", "periodic_work"),
-    "python_gc": ("host_overhead", "slow_tail", "periodic_work", "memory_pressure"),
-    "periodic_work": ("slow_operator", "workload_change", "slow_tail", *_HOST),
-    "growing_steps": ("slow_operator", "slow_tail", *_HOST),
-    "slow_tail": ("host_overhead",),
-    "slow_operator": ("slow_kernel", "host_overhead", "memory_growth", "memory_pressure"),
-    "slow_kernel": ("host_overhead",),
-    "memory_pressure": ("disk_io", "host_overhead", "slow_operator"),
-    "memory_growth": (
-        "workload_change",
-        "slow_operator",
-        "python_gc",
-        "memory_pressure",
-        "host_overhead",
-        "growing_steps",
-    ),
-    "workload_change": (
-        "slow_operator",
-        "slow_kernel",
-        "host_overhead",
-        "data_loading",
-        "python_gc",
-        "memory_growth",
-        "memory_pressure",
-        "cpu_contention",
-        "slow_tail",
-        "periodic_work",
-    ),
-}
-#: Two causes that together explain more than this much of the difference explain the same time twice.
-_OVERLAP = 1.15
 #: Causes that consist of time only. They are ruled out if they explain less than this share of the difference.
 _OF_TIME = ("host_overhead", "slow_operator", "slow_kernel", "data_loading", "disk_io", "python_gc")
 _LEAST_SHARE = 0.1
@@ -128,29 +67,17 @@ STATES = (
 )  # fmt: skip
 #: Causes that consist of the program's own times. They prove no difference that the step time does not.
 OF_TIMES = ("workload_change", "slow_operator", "slow_kernel", "host_overhead", "data_loading")
-#: Confidence of a change of workload from which on all of the work is another, not only an addition.
-_OTHER_WORK = 0.85
 #: Share of the effect, at the far end of its interval, that a cause must explain to be called certain, or likely. A
 #: cause that explains less than half of it leaves most of the effect to others.
 _CERTAIN_SHARE, _LIKELY_SHARE = 0.5, 0.25
 #: The highest confidence of what is called likely, and possible.
 _LIKELY, _POSSIBLE = 0.89, 0.59
-#: Slow steps, or steps that grow, are when time is lost at a place in the program if they account for so much of it.
-#: What a step grows by is known as half of its rise, which is less where growth begins late.
-_PLACE_OF = {"slow_tail": 0.75, "growing_steps": 0.5}
-#: Memory that grows is why steps grow if it accounts for so much of that.
-_SOME_OF = 0.25
 #: Part of a change that slow steps account for if they are what is told of it.
 _HALF = 0.5
-#: A consequence that explains less than this share of the difference is never a cause of its own.
-_LEAST_SCORE = 0.05
-#: Causes that say what calls are for, so that all that these cost, as small calls or on cores, comes after them.
-_BY_CALLS = ("compilation", "layout_copies", "device_copies")
-#: Slow steps, whose time is no part of what samples of the main thread's stack say of the others.
-_WHEN_SAMPLED = ("periodic_work", "slow_tail")
 #: Causes that make the main thread spend time somewhere in Python.
 _WHERE = (
-    "host_overhead", "device_copies", "slow_operator", "data_loading", "gil_contention", "disk_io", *_WHEN_SAMPLED,
+    "host_overhead", "device_copies", "slow_operator", "data_loading", "gil_contention", "disk_io", "periodic_work",
+    "slow_tail",
 )  # fmt: skip
 
 
@@ -203,22 +130,28 @@ def _weighed(judged: _Judged, case: Case) -> tuple[tuple[Cause, ...], list[str]]
         own = next((view.delta_ns for view in judged.views if view.pair.label == cause.process), 0.0)
         share = cause.explained_ns / (own or step.delta)
         limit = 1.0 if share >= _CERTAIN_SHARE * far else _LIKELY if share >= _LIKELY_SHARE * far else _POSSIBLE
-        rest = [each.explained_ns for each in judged.causes if each is not cause]
-        matters = share >= _LEAST_SHARE or _is_rest(
-            cause.explained_ns, rest, _to_explain(own or step.delta, case), step.base
-        )
+        is_counted = cause.category in BY_CALLS
+        others = [each for each in judged.causes if each is not cause]
+        # What is lost around the work is known less well than what counted calls cost.
+        rest = [each.explained_ns for each in others if not (is_counted and each.category == "host_overhead")]
+        whole = _to_explain(own or step.delta, case)
+        is_rest = _is_rest(cause.explained_ns, rest, whole, step.base, is_counted=is_counted)
+        matters = share >= _LEAST_SHARE or is_rest
         (causes if matters else minor).append(_at_most(cause, limit))
     if not causes:
         causes = [each for each in minor if each.category in STATES and each.explained_ns * step.delta >= 0]
     return tuple(causes), _as_remarks([each for each in minor if each not in causes])
 
 
-def _is_rest(ns: float, explained: Iterable[float], whole: float, base_ns: float) -> bool:
-    """Whether a cause of so many ns is much of what larger ones leave of the whole difference, and has room there."""
+def _is_rest(ns: float, explained: Iterable[float], whole: float, base_ns: float, *, is_counted: bool = False) -> bool:
+    """Whether a cause of so many ns is much of what larger ones leave of the whole difference, and has room there.
+
+    Numbers of calls do not scatter, so a cause that they show may be less of it.
+    """
     larger = sum(each for each in explained if each > ns)
     left = whole - larger
-    is_open = larger > 0 and left >= _LEAST_SHARE * whole
-    return is_open and ns >= max(_OF_CYCLE * base_ns, _OF_REST * left) and larger + ns <= _OVERLAP * whole
+    is_much = left >= _LEAST_SHARE * whole and ns >= _OF_REST * left
+    return larger > 0 and (is_much or is_counted) and ns >= _OF_CYCLE * base_ns and larger + ns <= OVERLAP * whole
 
 
 def _to_explain(ns: float, case: Case) -> float:
@@ -278,12 +211,12 @@ def _judged(case: Case, all_views: tuple[View, ...]) -> _Judged:
     suspects = [judgement for _, judgement in judgements if isinstance(judgement, Suspect)]
     n = len(all_views)
     late = straggler(all_views, suspects) if n > 1 else _of_one_process(all_views)
-    chosen = _of_rank(suspects, late) if isinstance(late, Suspect) else _together(suspects, n)
+    chosen = of_rank(suspects, late, all_views) if isinstance(late, Suspect) else one_per_category(suspects, n)
     reference = _reference(all_views)
     chosen, minor = _material(
         chosen, reference, _to_explain(reference, case), max((view.base_ns for view in all_views), default=0.0)
     )
-    causes = _folded(_reasons_first(sorted(chosen, key=lambda s: _score(s, reference), reverse=True)), reference)
+    causes = folded(in_order(chosen, reference), reference)
     ruled_out = [judgement for _, judgement in judgements if isinstance(judgement, RuledOut)]
     ruled_out += [*([late] if isinstance(late, RuledOut) else []), *minor]
     missing = tuple(judgement for _, judgement in judgements if isinstance(judgement, Missing))
@@ -325,40 +258,6 @@ def _reversed(case: Case) -> list[str]:
     ]
 
 
-def _of_rank(suspects: Sequence[Suspect], late: Suspect) -> list[Suspect]:
-    """The straggler and the suspects that other ranks have too. A suspect on the straggler only is why it is late."""
-    on_peers = [s for s in suspects if s.cause.process != late.cause.process]
-    shared = {s.cause.category for s in on_peers}
-    on_both = [s for s in suspects if s.cause.category in shared and s.cause.process == late.cause.process]
-    return [late, *_together([*on_peers, *on_both], 1)] if shared else [late]
-
-
-def _together(suspects: Sequence[Suspect], n_processes: int) -> list[Suspect]:
-    """For each category the suspect that costs most; those of the other processes become its evidence."""
-    groups: dict[str, list[Suspect]] = {}
-    for suspect in suspects:
-        groups.setdefault(suspect.cause.category, []).append(suspect)
-    chosen = []
-    for mine in groups.values():
-        best = max(mine, key=lambda s: (s.affected_ns * s.cause.confidence, s.cause.magnitude or 0.0))
-        if n_processes > 1 and len(mine) > 1:
-            same = [
-                Evidence(f"{s.cause.process or 'another process'}: {s.cause.statement}", device=s.cause.device)
-                for s in mine
-                if s is not best
-            ]
-            everywhere = len(mine) == n_processes
-            cause = replace(
-                best.cause,
-                evidence=(*best.cause.evidence, *same),
-                rank=None if everywhere else best.cause.rank,
-                process=None if everywhere else best.cause.process,
-            )
-            best = replace(best, cause=cause)
-        chosen.append(best)
-    return chosen
-
-
 def _reference(all_views: Sequence[View]) -> float:
     """The difference to explain: how much longer a cycle takes, but at least `View.least_ns`. Units: ns."""
     return max((max(abs(view.delta_ns), view.least_ns) for view in all_views), default=0.0) or 1.0
@@ -379,102 +278,6 @@ def _material(
         else:
             material.append(suspect)
     return material, minor
-
-
-def _score(suspect: Suspect, reference: float) -> tuple[float, float]:
-    """Explained share times confidence, then how much the resource changed, up or down.
-
-    Work of another kind or size comes before what may follow from it.
-    """
-    share = min(max(abs(suspect.cause.explained_ns), suspect.affected_ns, 0.0) / reference, 1.0)
-    far = suspect.cause.magnitude or 1.0
-    is_other_work = suspect.cause.category == "workload_change" and suspect.cause.confidence >= _OTHER_WORK
-    return share * (1.0 if is_other_work else suspect.cause.confidence), max(far, 1 / far) if far > 0 else 1.0
-
-
-def _is_where(suspect: Suspect) -> bool:
-    """Whether a cause says only where in the program time is lost.
-
-    That is all that the time between operators says, which a loop of Python spends, and all that samples of the main
-    thread's stack say.
-    """
-    first = suspect.cause.evidence[0].name if suspect.cause.evidence else None
-    return suspect.cause.category == "host_overhead" and (
-        first == PYTHON or suspect.cause.resource == python.MAIN_THREAD
-    )
-
-
-def _reasons_first(suspects: Sequence[Suspect]) -> list[Suspect]:
-    """Causes that say only when or where time is lost after those that say by what, if one explains half of that time.
-
-    A compiler's own threads keep cores and Python's lock busy, so what follows from it comes after it, too.
-
-    Where slow steps, or steps that grow, lose what is lost somewhere in the program, that place is why.
-    """
-
-    def is_bare(suspect: Suspect) -> bool:
-        return suspect.cause.category in _WHEN or _is_where(suspect)
-
-    def is_of_memory(late: Suspect, each: Suspect) -> bool:
-        return (late.cause.category, each.cause.category) == ("growing_steps", "memory_growth")
-
-    def has_reason(late: Suspect) -> bool:
-        return any(
-            late.cause.category in FOLLOWS.get(each.cause.category, ())
-            and each.affected_ns >= (_SOME_OF if is_of_memory(late, each) else 0.5) * late.affected_ns
-            for each in suspects
-            if (is_bare(late) and not is_bare(each)) or each.cause.category in _BY_CALLS or is_of_memory(late, each)
-        )
-
-    def is_of_slow_steps(where: Suspect) -> bool:
-        return _is_where(where) and any(
-            each.affected_ns >= _PLACE_OF.get(each.cause.category, math.inf) * where.affected_ns for each in suspects
-        )
-
-    return sorted(suspects, key=lambda suspect: (has_reason(suspect), is_of_slow_steps(suspect)))
-
-
-def _folded(suspects: Sequence[Suspect], reference: float) -> list[Cause]:
-    """Causes in order, each with the suspects that follow from it as its consequences.
-
-    Where slow steps, or steps that grow, lose time is no consequence of them, but evidence.
-    """
-    chosen: list[Suspect] = []
-    costs: dict[int, list[Evidence]] = {}
-    places: dict[int, list[Evidence]] = {}
-    for suspect in suspects:
-        above = next((i for i, best in enumerate(chosen) if _follows(suspect, best, reference)), None)
-        if above is None:
-            chosen.append(suspect)
-        elif chosen[above].cause.category in _PLACE_OF and suspect.cause.category == "host_overhead":
-            places.setdefault(above, []).extend(replace(row, role="supporting") for row in suspect.cause.evidence)
-        else:
-            text = f"{suspect.cause.category}: {suspect.cause.statement}"
-            costs.setdefault(above, []).append(Evidence(text, device=suspect.cause.device, role="consequence"))
-    return [
-        replace(
-            s.cause,
-            evidence=(*s.cause.evidence, *places.get(i, ())),
-            consequences=(*s.cause.consequences, *costs.get(i, ())),
-        )
-        for i, s in enumerate(chosen)
-    ]
-
-
-def _follows(suspect: Suspect, best: Suspect, reference: float) -> bool:
-    """Whether the better suspect causes this one, and both explain the same time."""
-    if suspect.cause.category not in FOLLOWS.get(best.cause.category, ()):
-        return False
-    is_of_calls = suspect.cause.category == "host_overhead" and not _is_where(suspect)
-    if is_of_calls and best.cause.category in _BY_CALLS and best.affected_ns >= 0.5 * suspect.affected_ns:
-        return True
-    if suspect.cause.resource == python.MAIN_THREAD and best.cause.category in _WHEN_SAMPLED:
-        return suspect.affected_ns < _LEAST_SCORE * reference
-    mine, theirs = (functions_in(each.cause.evidence) for each in (suspect, best))
-    if _is_where(suspect) and best.cause.category in _PLACE_OF and mine and mine <= theirs:
-        return True
-    together = max(best.cause.explained_ns, best.affected_ns) + max(suspect.cause.explained_ns, suspect.affected_ns)
-    return together > _OVERLAP * reference or suspect.affected_ns < _LEAST_SCORE * reference
 
 
 def with_functions(causes: Iterable[Cause], views: Sequence[View]) -> tuple[Cause, ...]:

@@ -8,7 +8,15 @@ from stepscope.comparison.diagnosis.case import Judgement, Missing, Rule, View, 
 from stepscope.comparison.diagnosis.change import Change, evidence, span
 from stepscope.comparison.diagnosis.cores import MOSTLY_WAITS, part_of_slow, waited, waiting_share, with_workers
 from stepscope.comparison.diagnosis.python import accounted
-from stepscope.comparison.diagnosis.sampled import growing, is_sampled, spends, time_in, unexplained
+from stepscope.comparison.diagnosis.sampled import (
+    growing,
+    is_elsewhere_in_slow_steps,
+    is_sampled,
+    seems_tail,
+    spends,
+    time_in,
+    unexplained,
+)
 from stepscope.comparison.diagnosis.threads import COLLECTED
 from stepscope.comparison.model import Evidence, RuledOut
 from stepscope.comparison.whole_run import Tail, Tails, growth, growth_on_cores, of_processes
@@ -19,8 +27,9 @@ if TYPE_CHECKING:
 
 _NEEDS = "times of all steps, which stepscope record writes"
 _ADVICE = "look for what accumulates from step to step: lists, caches, graphs of losses, open files"
-#: Part of the added time that the tail must explain: less is beside the point.
-_LEAST_PART = 0.2
+#: Part of the added time that the tail must explain: less is beside the point. Slow steps at a regular distance that
+#: the base does not have are no accident, so they may explain less.
+_LEAST_PART, _LEAST_REGULAR = 0.2, 0.1
 #: Steps that grow do so steadily, and by so many times what the base's do.
 _STEADY, _BEYOND_BASE = 0.8, 2.0
 #: Where samples show functions that take longer and longer, steps that grow less steadily are evidence too.
@@ -35,7 +44,7 @@ def periodic_work(view: View) -> Judgement:
     """Work that comes every few steps, such as a checkpoint, a validation, or logging.
 
     Necessary: slow steps at regular distances, which add more to the mean step than in the base, by 3 % of a step and
-    by a fifth of the added time.
+    by a tenth of the added time; by a fifth if the base has some at the same distance.
     """
     name = "periodic_work"
     tails = _tails(name, view)
@@ -64,7 +73,8 @@ def slow_tail(view: View) -> Judgement:
 
     Necessary: slow steps all over the run, which add more to the mean step than in the base, by 3 % of a step and by a
     fifth of the added time; and stretches that hold them neither wait for a core nor collect garbage for most of the
-    time that they take longer.
+    time that they take longer. Where chance may make as many steps slow, samples must show the main thread in them
+    where it hardly was in the base.
     """
     name = "slow_tail"
     tails = _tails(name, view)
@@ -92,7 +102,12 @@ def slow_tail(view: View) -> Judgement:
 
 
 def _for_a_core(view: View, tails: Tails) -> RuledOut | None:
-    """The judgement if slow steps wait for a core, or if that cannot be told; None if they do not."""
+    """The judgement if slow steps wait for a core, or if that cannot be told; None if they do not.
+
+    A thread that waits for a core is found where it works, so one that is found elsewhere does not.
+    """
+    if is_elsewhere_in_slow_steps(view):
+        return None
     share = waiting_share(view)
     if share is not None:
         text = f"in slow steps the process waits for a core: {units.percent(share)} of the time that they take longer"
@@ -191,7 +206,9 @@ def _tails(name: str, view: View) -> Tails | Missing | RuledOut:
     added, other = tails.added_ns, tails.other
     if view.same_cycles and view.delta_ns <= 0:
         return not_slower(name, view)
-    if added < _LEAST_PART * view.delta_ns or not view.has_tail:
+    least = _LEAST_PART if other.every is None or tails.comes_in_base else _LEAST_REGULAR
+    # Slow steps are those of the whole run, and a profiler makes the profiled ones longer.
+    if added < least * min(view.delta_ns, view.run_step.delta) or not seems_tail(view):
         share = units.percent(other.n_slow / max(other.n_steps, 1))
         return RuledOut(name, f"{share} of the steps are slow, which adds {units.duration(added)} to the mean step")
     return tails

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 import polars as pl
 
@@ -17,11 +19,15 @@ from stepscope.comparison.diagnosis.case import (
 from stepscope.comparison.diagnosis.change import Change, evidence, span
 from stepscope.comparison.diagnosis.io import blocked, blocked_evidence, fetched, how_spent, is_asleep, waiting_for_disk
 from stepscope.comparison.diagnosis.sampled import (
+    at_locks,
     fetching,
     grown,
+    grown_or_spread,
     is_new,
     is_sampled,
+    only_in_slow_steps,
     or_by_samples,
+    seems_tail,
     slower,
     spends,
     time_in,
@@ -38,8 +44,6 @@ from stepscope.core.names import SYNC_OPERATORS, is_graph_launch, is_sync_call, 
 SMALL_NS = 50_000.0
 #: The resource of a cause that samples of the main thread's stack alone show: they say where, and not by what.
 MAIN_THREAD = "main thread"
-#: A function belongs to slow steps if this part of what it takes longer is in these alone.
-_MOSTLY = 0.5
 
 
 def python_gc(view: View) -> Judgement:
@@ -182,15 +186,26 @@ def _of_run(view: View, added_ns: float) -> float:
     return added_ns * min(view.delta_ns / grew, 1.0) if view.tails is not None and grew > 0 else added_ns
 
 
+def _outside_of_slow_steps(view: View) -> float:
+    """By how much all steps are longer, without what slow steps add and files take; infinite without slow steps (ns).
+
+    Ten profiled steps have one of those that come every ten steps, or none, so the whole run says how much they take.
+    """
+    if view.tails is None or view.tails.is_usual or not seems_tail(view):
+        return math.inf
+    return view.run_step.delta - max(view.tails.added_ns, _collected(view)) - waiting_for_disk(view)
+
+
 def host_overhead(view: View) -> Judgement:
     """The host spends more time around the work: many small calls, synchronisations, printing, Python in between.
 
     Necessary: added small calls (under 50 µs of own time each) and time in which nothing that was recorded ran, less
-    garbage collections, waits for files, and as much as operators of the same kind are slower, grew together by 3 % of
-    a cycle. Longer added calls count as well if they compute the values that added synchronisations wait for. Small
-    calls that replace an operator are another implementation of it, not overhead. Numbers of calls do not scatter: if
-    they are the reason, the cycle need not be significantly slower. Without a profile: samples of its stack show the
-    main thread, twice as long as in the base, at a function that waits for nobody.
+    garbage collections, waits for files and locks, and as much as operators of the same kind are slower, grew together
+    by 3 % of a cycle; no more counts than the steps of the whole run leave without slow ones. Longer added calls count
+    as well if they compute the values that added synchronisations wait for. Small calls that replace an operator are
+    another implementation of it, not overhead. Numbers of calls do not scatter: if they are the reason, the cycle need
+    not be significantly slower. Without a profile: samples of its stack show the main thread, twice as long as in the
+    base, at a function that waits for nobody.
     """
     if not view.same_cycles or view.delta_ns <= 0:
         return not_slower("host_overhead", view)
@@ -203,11 +218,12 @@ def _around(view: View) -> Judgement:
     name = "host_overhead"
     small, gaps = small_calls(view), view.gaps()
     calls_ns = 0.0 if small.replaces else small.cost_ns + small.fed_ns
-    known = accounted(view) + _slower(view) + fetched(view)
+    known = accounted(view) + _slower(view) + fetched(view) + at_locks(view)
     between = _of_run(view, gaps.delta - min(known, gaps.delta)) if gaps.rose() else 0.0
     waits = view.part("launch and runtime calls", "synchronisation")
     launch = waits.delta if waits.rose() and calls_ns == 0 else 0.0
     lost = max(calls_ns, 0.0) + max(between, 0.0) + max(launch, 0.0)
+    lost = min(lost, max(_outside_of_slow_steps(view), calls_ns))
     if lost < view.least_ns:
         return RuledOut(
             name,
@@ -273,7 +289,7 @@ def _elsewhere(view: View) -> Judgement:
     name = "host_overhead"
     if not is_sampled(view):
         return Missing(name, "a profile, or Python stacks: stepscope record --stacks")
-    longer = grown(view).filter(~waiting() & ~fetching())
+    longer = grown_or_spread(view).filter(~waiting() & ~fetching())
     rows = longer.filter(is_new())
     if rows.is_empty() and view.is_slower and not view.peers and is_asleep(view, float(longer["delta"].sum())):
         rows = longer  # a function that computes may sleep as well, without another one that would show it
@@ -299,15 +315,15 @@ def _elsewhere(view: View) -> Judgement:
 
 
 def _without_slow_steps(view: View, rows: pl.DataFrame) -> tuple[pl.DataFrame, float]:
-    """Those of the functions that are not in slow steps for most of their time, and what else accounts for theirs (ns).
+    """Those of the functions that take longer outside of slow steps, and what else accounts for their time (ns).
 
     What is in slow steps alone is periodic work or a tail. Collections, which may be what makes steps slow, count once.
     """
-    if not view.has_tail:
+    if not seems_tail(view):
         return rows, accounted(view)
-    is_tail = pl.col("slow") >= _MOSTLY * pl.col("delta")
-    slow, left_out = (float(part["slow"].sum()) for part in (rows, rows.filter(is_tail)))
-    return rows.filter(~is_tail), max(slow, _collected(view)) - left_out + waiting_for_disk(view)
+    in_slow = only_in_slow_steps(view)
+    slow, left_out = (float(part["slow"].sum()) for part in (rows, rows.filter(in_slow)))
+    return rows.filter(~in_slow), max(slow, _collected(view)) - left_out + waiting_for_disk(view)
 
 
 def graph_launches(view: View) -> tuple[float, float]:

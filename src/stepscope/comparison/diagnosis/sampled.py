@@ -65,6 +65,14 @@ _WAS_THERE, _APART = 0.01, 1.2
 _MOSTLY_WORKERS = 0.5
 #: The part of a function's added time that must be added processor time.
 _AT_WORK = 0.5
+#: Chance of so many slow steps from which on it is enough that samples show the main thread somewhere new in them, for
+#: this part of what they add.
+_LIKELY_TAIL, _PART_OF_TAIL = 0.02, 0.5
+#: A function belongs to slow steps if this part of what it takes longer is in these alone, and what it takes outside
+#: of them is less than this part of what all steps take longer.
+_MOSTLY, _OUTSIDE = 0.5, 0.1
+#: The file of a function, as in `Logger.debug (logging/__init__.py)`.
+_FILE = r" \(([^()]+)\)$"
 
 
 def waiting() -> pl.Expr:
@@ -129,12 +137,74 @@ def or_by_samples(
 
 def grown(view: View) -> pl.DataFrame:
     """Each function that really grew, the most first, with the columns of `in_functions`."""
-    rows = in_functions(view)
-    rows = rows.filter(pl.col("delta") > max(view.least_ns, _LEAST_PART * abs(view.delta_ns)))
+    rows = in_functions(view).filter(_is_much(view))
     often = [_more_often(view, before, after) for before, after in rows.select("visits", "visits_other").rows()]
     sigmas = pl.col("delta") / pl.col("scatter")
     most = rows.filter((sigmas > _SIGMAS) | (pl.Series(often, dtype=pl.Boolean) & (sigmas > _FEW_SIGMAS)))
     return most.sort("delta", "function", descending=[True, False])
+
+
+def grown_or_spread(view: View) -> pl.DataFrame:
+    """What `grown` and `spread` give, the most first."""
+    return pl.concat([grown(view), spread(view)]).sort("delta", "function", descending=[True, False])
+
+
+def spread(view: View) -> pl.DataFrame:
+    """Files whose functions really grew together, though none of them did by itself: a library spreads its work.
+
+    The columns are those of `in_functions`, with the file as `function`; what `grown` gives is left out.
+    """
+    rows = in_functions(view)
+    rest = rows.filter(~waiting()).join(grown(view), on="function", how="anti")
+    times = ("low", "high", "delta", "slow", "visits", "visits_other")
+    return (
+        rest.with_columns(file=file_of())
+        .drop_nulls("file")
+        .group_by("file")
+        .agg(
+            pl.len().alias("n"),
+            pl.col(times).sum(),
+            scatter=pl.col("scatter").pow(2).sum().sqrt(),
+            worker_ratio=(pl.col("worker_ratio") * pl.col("high")).sum() / pl.col("high").sum(),
+            on_lock_ratio=pl.lit(None, pl.Float64),
+            n_expected=pl.lit(0.0),
+        )
+        .filter((pl.col("n") > 1) & _is_much(view) & (pl.col("delta") > _SIGMAS * pl.col("scatter")))
+        .rename({"file": "function"})
+        .select(rows.columns)
+    )
+
+
+def file_of() -> pl.Expr:
+    """The file of a `function`, null where it has none."""
+    return pl.col("function").str.extract(_FILE)
+
+
+def _is_much(view: View) -> pl.Expr:
+    """Whether a function's time grew by a part of a cycle, and of the difference, that matters."""
+    return pl.col("delta") > max(view.least_ns, _LEAST_PART * abs(view.delta_ns))
+
+
+def seems_tail(view: View) -> bool:
+    """Whether slow steps make the mean step longer: certainly, or likely and the main thread is elsewhere in them."""
+    tails = view.tails
+    if view.has_tail or tails is None or tails.added_ns < view.least_ns or tails.likely_p_value > _LIKELY_TAIL:
+        return view.has_tail
+    return is_elsewhere_in_slow_steps(view)
+
+
+def is_elsewhere_in_slow_steps(view: View) -> bool:
+    """Whether the main thread is in functions in which it hardly was in the base for half of what slow steps add."""
+    slow = in_functions(view).filter(is_new() & ~waiting())["slow"].sum()
+    return view.tails is not None and float(slow) >= _PART_OF_TAIL * view.tails.added_ns
+
+
+def only_in_slow_steps(view: View) -> pl.Expr:
+    """Whether a function takes longer in slow steps alone: what it takes outside of them hardly grew, or by chance."""
+    outside = pl.col("delta") - pl.col("slow")
+    hardly = max(view.least_ns, _OUTSIDE * view.delta_ns)
+    by_chance = outside < _SIGMAS * pl.col("scatter")
+    return (pl.col("slow") >= _MOSTLY * pl.col("delta")) & ((outside < hardly) | by_chance)
 
 
 def in_functions(view: View) -> pl.DataFrame:

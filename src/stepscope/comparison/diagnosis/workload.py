@@ -20,7 +20,7 @@ from stepscope.comparison.diagnosis.cores import (
     with_workers,
 )
 from stepscope.comparison.diagnosis.python import SMALL_NS, small_calls
-from stepscope.comparison.diagnosis.sampled import grown, in_functions, is_new, say_more, waiting
+from stepscope.comparison.diagnosis.sampled import file_of, grown, in_functions, is_new, say_more, spread, waiting
 from stepscope.comparison.diagnosis.sizes import PRODUCTS, most_telling, retyped, share_of_same_work, sizes
 from stepscope.comparison.model import OPERATORS, PROCESS, WORKERS, RuledOut
 from stepscope.core import units
@@ -182,6 +182,7 @@ def _of_functions(view: View) -> Suspect | None:
     if not say_more(view) or not view.is_slower or view.is_of_time or not own.is_known:
         return None
     rows = in_functions(view).filter(~waiting()).join(grown(view).filter(is_new()), on="function", how="anti")
+    rows = rows.filter(~file_of().is_in(spread(view).filter(is_new())["function"].implode()).fill_null(value=False))
     if view.has_tail:  # what only slow steps take is periodic work, or a tail
         rows = rows.with_columns(pl.col("high") - pl.col("slow"), pl.col("delta") - pl.col("slow"))
     whole = Change(float(rows["low"].sum()), float(rows["high"].sum()), is_real=True, unit="ns")
