@@ -102,13 +102,13 @@ def main_thread(
     of_process = (pl.col("pid") == pid) & ~is_main
     in_pool = pl.col("is_pool_thread") & of_process
     in_worker = pl.col("is_worker_process") & (pl.col("pid") != pid)
-    of_others = in_pool if set(siblings) - {pid} else in_pool | in_worker
-    at_work, own = visits.filter(works & of_others), mine
+    in_helpers = in_pool if set(siblings) - {pid} else in_pool | in_worker
+    at_work, own = visits.filter(works & in_helpers), mine
     mine = _with_work_of(own, at_work, steps)
     worked = TIMED_STEPS.empty() if steps is None else _worked(mine.filter(works), steps)
     takers = _takers(visits.filter(of_process))
     if takers:
-        at_work = visits.filter(works & (of_others | (of_process & pl.col("tid").is_in(takers))))
+        at_work = visits.filter(works & (in_helpers | (of_process & pl.col("tid").is_in(takers))))
         mine = _with_work_of(_with_sleep(own), at_work, steps)
     if not mine["dur_ns"].sum():
         return None
@@ -156,10 +156,10 @@ def _named(stacks: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _takers(others: pl.DataFrame) -> list[int]:
+def _takers(visits: pl.DataFrame) -> list[int]:
     """The threads that take their work from a queue, of the visits of all threads but the main one."""
     takes = pl.col("function").str.starts_with(FROM_QUEUE) & ~pl.col("function").str.contains(_OTHER_TAKER)
-    return others.filter(takes)["tid"].unique().to_list()
+    return visits.filter(takes)["tid"].unique().to_list()
 
 
 def _with_sleep(mine: pl.DataFrame) -> pl.DataFrame:

@@ -364,9 +364,9 @@ def tails_of(pair: Pair) -> Tails | None:
         other = min(again, key=lambda one: one.excess_ns)
     tails = [of_run(steps, least_ns=least_ns, by_distance=by_distance) for steps in left]
     base = max(tails, key=lambda one: one.excess_ns)
-    alone = [of_run(steps) for steps in left]
-    is_usual = any(_is_alike(one, other) for one in alone)
-    comes = other.every is not None and any(one.every == other.every for one in alone)
+    usual = [of_run(steps) for steps in left]
+    is_usual = any(_is_alike(one, other) for one in usual)
+    comes = other.every is not None and any(one.every == other.every for one in usual)
     n_steps, n_slow = sum(one.n_steps for one in tails), sum(one.n_slow for one in tails)
     return Tails(base, other, n_steps, is_usual, n_slow, comes)
 

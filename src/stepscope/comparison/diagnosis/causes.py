@@ -131,9 +131,12 @@ def _weighed(judged: _Judged, case: Case) -> tuple[tuple[Cause, ...], list[str]]
         share = cause.explained_ns / (own or step.delta)
         limit = 1.0 if share >= _CERTAIN_SHARE * far else _LIKELY if share >= _LIKELY_SHARE * far else _POSSIBLE
         is_counted = cause.category in BY_CALLS
-        others = [each for each in judged.causes if each is not cause]
         # What is lost around the work is known less well than what counted calls cost.
-        rest = [each.explained_ns for each in others if not (is_counted and each.category == "host_overhead")]
+        rest = [
+            each.explained_ns
+            for each in judged.causes
+            if each is not cause and not (is_counted and each.category == "host_overhead")
+        ]
         whole = _to_explain(own or step.delta, case)
         is_rest = _is_rest(cause.explained_ns, rest, whole, step.base, is_counted=is_counted)
         matters = share >= _LEAST_SHARE or is_rest
