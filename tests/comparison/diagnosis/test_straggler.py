@@ -60,6 +60,7 @@ def test_several_reasons_why_a_rank_is_late_are_causes_of_their_own():
     assert categories(diagnosis) == ["straggler_rank", "python_gc", "data_loading"]
     assert diagnosis.causes[0].statement.endswith("more per cycle than before.")
     assert {cause.process for cause in diagnosis.causes} == {"rank 0"}
+    assert all(cause.statement.startswith("On rank 0: ") for cause in diagnosis.causes[1:])
 
 
 @pytest.mark.slow

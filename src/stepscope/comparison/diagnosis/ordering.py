@@ -113,12 +113,19 @@ def of_rank(suspects: Sequence[Suspect], late: Suspect, all_views: Sequence[View
     if len(reasons) > 1:
         without_reasons = straggler(all_views, ())
         late = without_reasons if isinstance(without_reasons, Suspect) else late
+        reasons = [_on_rank(suspect) for suspect in reasons]
     else:
         reasons = []
     named = {s.cause.category for s in reasons}
     shared = {s.cause.category for s in on_peers} - named - {*_WHEN}
     on_all = [s for s in (*on_peers, *mine) if s.cause.category in shared]
     return [late, *reasons, *one_per_category(on_all, 1)]
+
+
+def _on_rank(suspect: Suspect) -> Suspect:
+    """The suspect with a statement that says on which rank it is."""
+    cause = suspect.cause
+    return replace(suspect, cause=replace(cause, statement=f"On {cause.process}: {cause.statement}"))
 
 
 def one_per_category(suspects: Sequence[Suspect], n_processes: int) -> list[Suspect]:

@@ -33,6 +33,7 @@ from stepscope.comparison.diagnosis.sampled import (
     time_in,
     unexplained,
     waiting,
+    whose,
 )
 from stepscope.comparison.diagnosis.threads import COLLECTED
 from stepscope.comparison.model import PROCESS, WAITS, RuledOut
@@ -109,14 +110,15 @@ def lock_contention(view: View) -> Judgement:
     waits = grown(view).filter(pl.col("function").str.starts_with(WAITS))
     if waits.is_empty():
         return RuledOut(name, "the main thread waits for no lock longer than in the base")
-    line = str(waits["function"][0]).removeprefix(WAITS)
+    line, who = str(waits["function"][0]).removeprefix(WAITS), whose(waits["worker_ratio"][0])
     change = Change(float(waits["low"].sum()), float(waits["high"].sum()), is_real=True, unit="ns")
     return view.suspect(
         name,
-        f"The main thread waits for a lock {span(change.base, change.other, 'ns')} per cycle: {line}.",
+        f"{who[0].upper()}{who[1:]} {'wait' if who.startswith('workers') else 'waits'} for a lock"
+        f" {span(change.base, change.other, 'ns')} per cycle: {line}.",
         change.delta,
         0.9,
-        time_in(waits, "time of the main thread at: {function}"),
+        time_in(waits, "time of {whose} at: {function}"),
         resource="lock",
         device="host",
         magnitude=change.ratio,
