@@ -13,6 +13,7 @@ from faulty_jobs import (
     gpu_job,
     not_judged,
     recorded,
+    sampled_functions,
 )
 from msgspec.structs import replace
 from observations import observation, pair
@@ -22,7 +23,7 @@ from stepscope.comparison.diagnosis.case import Suspect, view_of, views
 from stepscope.comparison.diagnosis.workload import is_other, other_work, queueing, workload_change
 from stepscope.comparison.effects import effects
 from stepscope.comparison.model import Pair, RuledOut, Waits
-from stepscope.comparison.verdict import judge, step_effect, step_times
+from stepscope.comparison.verdict import compare_runs, judge, step_effect, step_times
 
 BASE = Job()
 
@@ -135,6 +136,21 @@ def test_workers_that_compute_longer_without_waiting_have_other_work():
     assert categories(diagnosis) == ["workload_change"]
     assert "The worker processes compute" in diagnosis.causes[0].statement
     assert 10 * MS < diagnosis.causes[0].explained_ns < 19 * MS
+
+
+@pytest.mark.parametrize(("waits_at", "category"), [("queue", "data_loading"), ("pool", "workload_change")])
+def test_workers_that_fill_the_queue_of_a_loop_get_its_data(waits_at, category):
+    """The loop waits for what they put into its queue, or for the results of a pool."""
+    wait = {"queue": "waits for an item: fit (a.py)", "pool": "Condition.wait (threading.py)"}[waits_at]
+    base, other = (
+        replace(
+            recorded(pool(ms, 0.9, 0.3), seed),
+            parts=recorded(BASE).parts.clear(),
+            python_functions=sampled_functions({"solve (a.py)": 30 / ms, wait: 1 - 30 / ms}, 2000),
+        )
+        for seed, ms in ((0, 40.0), (9, 58.0))
+    )
+    assert compare_runs([[base]], [[other]]).causes[0].category == category
 
 
 def test_workers_that_wait_for_cores_have_no_other_work():

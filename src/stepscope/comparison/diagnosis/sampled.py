@@ -96,6 +96,11 @@ def at_locks(view: View) -> float:
     return float(grown(view).filter(pl.col("function").str.starts_with(WAITS))["delta"].sum())
 
 
+def at_queues(view: View) -> float:
+    """How much longer per cycle the main thread waits for the next item of a queue. Units: ns."""
+    return float(grown(view).filter(taking())["delta"].sum())
+
+
 def is_new() -> pl.Expr:
     """Whether the main thread hardly was in a `function` before: healthy runs differ by less."""
     return pl.col("high") >= _NEW * pl.col("low")

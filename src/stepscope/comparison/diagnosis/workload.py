@@ -20,7 +20,16 @@ from stepscope.comparison.diagnosis.cores import (
     with_workers,
 )
 from stepscope.comparison.diagnosis.python import SMALL_NS, small_calls
-from stepscope.comparison.diagnosis.sampled import file_of, grown, in_functions, is_new, say_more, spread, waiting
+from stepscope.comparison.diagnosis.sampled import (
+    at_queues,
+    file_of,
+    grown,
+    in_functions,
+    is_new,
+    say_more,
+    spread,
+    waiting,
+)
 from stepscope.comparison.diagnosis.sizes import PRODUCTS, most_telling, retyped, share_of_same_work, sizes
 from stepscope.comparison.model import OPERATORS, PROCESS, WORKERS, RuledOut
 from stepscope.core import units
@@ -129,7 +138,8 @@ def _of_workers(view: View) -> Suspect | None:
     """The judgement on work that worker processes do, if nothing else is known of it.
 
     Processor time is what work costs, however long it waits for a core. So it grew, and not the waits: these grow
-    by half as much at most. No neighbour stretches it, and the workers are what a cycle waits for.
+    by half as much at most. No neighbour stretches it, and the workers are what a cycle waits for. Where the loop waits
+    for the next item of a queue, they get its data, which is a cause of its own.
     """
     own, theirs = view.per_cycle(WORKERS, _ONCPU), view.per_cycle(WORKERS, _RUNQ)
     if view.is_profiled or not view.is_slower or not own.is_known or not own.rose(times=math.exp(_RESIZED)):
@@ -138,6 +148,8 @@ def _of_workers(view: View) -> Suspect | None:
     at_once = ((own.other or 0.0) + (theirs.other or 0.0)) / (view.run_step.other or 1.0)
     is_stretched = (outside_cores(view) or 0.0) >= HALF_CORE
     if is_stretched or wait.delta > 0.5 * own.delta or at_once < _HALF or own.delta < view.least_ns:
+        return None
+    if at_queues(view) >= _HALF * view.delta_ns:
         return None
     shown = [
         evidence("processor time of worker processes, per cycle", own, role="necessary", device=WORKERS, metric=_ONCPU),
