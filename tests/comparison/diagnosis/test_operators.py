@@ -65,6 +65,16 @@ def test_types_that_a_device_computes_longer_with_are_a_slow_operator():
     )
 
 
+def test_an_operator_in_place_of_another_stands_out_where_all_are_slower():
+    """As where the faster implementation does not take the element type, on a machine that is slower meanwhile."""
+    ops = tuple(op for op in BASE.operators if op.name != "aten::_log_softmax")
+    other = replace(
+        BASE, operators=(*ops, Op("aten::_slow_softmax", 1, 25 * MS, "[[576,2048]]")), typical_slowdown=1.25
+    )
+    diagnosis = diagnosed(BASE, other)
+    assert "slow_operator" in categories(diagnosis)
+
+
 def test_operators_that_touch_new_memory_are_not_slower_themselves():
     other = BASE.with_ops(replace(BASE.op("aten::_log_softmax"), each_ns=14 * MS)).levels(process_minor_faults=300e3)
     diagnosis = diagnosed(BASE, other)

@@ -82,6 +82,12 @@ class _Grown(msgspec.Struct, frozen=True):
         return bool(self.types) or self.gone.height > 0
 
     @property
+    def is_new(self) -> bool:
+        """Whether half of that time is in operators that the base never calls."""
+        added = self.slow["delta_ns"]
+        return float(added.filter(self.slow["calls_base"] == 0).sum()) >= 0.5 * float(added.sum())
+
+    @property
     def names(self) -> list[str]:
         """Names of the operators."""
         return self.slow["name"].to_list()
@@ -172,12 +178,17 @@ def _grown(view: View, types: tuple[str, ...]) -> _Grown:
     return _Grown(slow, gone, tuple(n for n in types if n in costly), usual, (excess + min(saved, 0.0)) / longer)
 
 
+def _is_apart(grown: _Grown) -> bool:
+    """Whether the operators became slower than the remaining ones did, or cannot be compared with the base."""
+    return (typical_slowdown(grown.slow) or 2 * grown.usual) >= _APART * grown.usual
+
+
 def _against(view: View, grown: _Grown) -> RuledOut | None:
     """Why no operator is the cause; None if some may be."""
     name = "slow_operator"
     if grown.slow.is_empty():
         return RuledOut(name, "no operator takes more time of its own")
-    stand_out = grown.other_way and (typical_slowdown(grown.slow) or 2 * grown.usual) >= _APART * grown.usual
+    stand_out = grown.other_way and (grown.is_new or _is_apart(grown))
     if grown.usual >= _SLOWER and not stand_out:
         return RuledOut(name, f"all operators are slower alike ({fold(grown.usual)})")
     if grown.lost_ns < (view.least_ns if grown.other_way else _UNEXPLAINED * view.base_ns):
