@@ -106,6 +106,8 @@ def test_a_function_that_is_in_slow_steps_alone_is_told_once(of_pause, causes):
     slow = {"save": 0.19, "pause": of_pause}
     result = compare_runs([[base]], [[without_profile(other, slow, step=0.61, save=0.2, pause=0.19)]])
     assert [cause.category for cause in result.causes] == causes
+    places = [row.name for row in result.causes[0].evidence if row.name]
+    assert places == (["save", "pause"] if of_pause > 0.1 else ["save"])
     for cause in result.causes[1:]:
         assert "in pause" in cause.statement
 

@@ -22,7 +22,7 @@ from stepscope.comparison.diagnosis import (
 from stepscope.comparison.diagnosis.case import COLLECTIVES, Case, Judgement, Missing, Rule, Suspect, View, views
 from stepscope.comparison.diagnosis.change import ABSENT
 from stepscope.comparison.diagnosis.ordering import BY_CALLS, OVERLAP, folded, in_order, of_rank, one_per_category
-from stepscope.comparison.diagnosis.sampled import FUNCTIONS_SHOWN, grown, whose
+from stepscope.comparison.diagnosis.sampled import FUNCTIONS_SHOWN, grown, places_of_slow_steps, whose
 from stepscope.comparison.diagnosis.straggler import straggler
 from stepscope.comparison.effects import effects
 from stepscope.comparison.model import Cause, Evidence, RuledOut
@@ -74,10 +74,11 @@ _CERTAIN_SHARE, _LIKELY_SHARE = 0.5, 0.25
 _LIKELY, _POSSIBLE = 0.89, 0.59
 #: Part of a change that slow steps account for if they are what is told of it.
 _HALF = 0.5
+#: Causes that say which steps are slow.
+_OF_SLOW_STEPS = ("periodic_work", "slow_tail")
 #: Causes that make the main thread spend time somewhere in Python.
 _WHERE = (
-    "host_overhead", "device_copies", "slow_operator", "data_loading", "gil_contention", "disk_io", "periodic_work",
-    "slow_tail",
+    "host_overhead", "device_copies", "slow_operator", "data_loading", "gil_contention", "disk_io", *_OF_SLOW_STEPS,
 )  # fmt: skip
 
 
@@ -286,7 +287,8 @@ def _material(
 def with_functions(causes: Iterable[Cause], views: Sequence[View]) -> tuple[Cause, ...]:
     """The causes; those on the host get the Python functions in which the main thread spends more time as evidence.
 
-    The functions come from stack samples. They show where to look in the program and decide nothing.
+    The functions come from stack samples. They show where to look in the program and decide nothing. Of slow steps they
+    are the new ones that are in these alone.
     """
     return tuple(_with_functions(cause, views) if cause.category in _WHERE else cause for cause in causes)
 
@@ -294,10 +296,10 @@ def with_functions(causes: Iterable[Cause], views: Sequence[View]) -> tuple[Caus
 def _with_functions(cause: Cause, views: Sequence[View]) -> Cause:
     view = next((view for view in views if view.pair.label == cause.process), views[0])
     shown = {row.name for row in cause.evidence}
+    longer = places_of_slow_steps(view) if cause.category in _OF_SLOW_STEPS else grown(view)
     where = [
         Evidence(f"time of {whose(of_workers)} in {name}, per cycle", "host", name, None, "ns", base, other)
-        for name, base, other, of_workers in grown(view)
-        .head(FUNCTIONS_SHOWN)
+        for name, base, other, of_workers in longer.head(FUNCTIONS_SHOWN)
         .select("function", "low", "high", "worker_ratio")
         .rows()
         if name not in shown

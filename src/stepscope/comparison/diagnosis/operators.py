@@ -83,7 +83,7 @@ class _Grown(msgspec.Struct, frozen=True):
 
     @property
     def is_new(self) -> bool:
-        """Whether half of that time is in operators that the base never calls."""
+        """Whether operators that the base never calls have half of the added time."""
         added = self.slow["delta_ns"]
         return float(added.filter(self.slow["calls_base"] == 0).sum()) >= 0.5 * float(added.sum())
 

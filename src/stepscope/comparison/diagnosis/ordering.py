@@ -99,8 +99,8 @@ _WHEN_SAMPLED = ("periodic_work", "slow_tail")
 def of_rank(suspects: Sequence[Suspect], late: Suspect, all_views: Sequence[View]) -> list[Suspect]:
     """The straggler and the suspects that other ranks have too. A suspect on the straggler only is why it is late.
 
-    One such reason is part of the straggler's statement. If there are several, each is a cause of its own. The others
-    wait for it, so their slow steps are its.
+    One such reason is part of the straggler's statement. If there are several, each is a cause of its own. The other
+    ranks have slow steps because they wait for it, so these are left out.
     """
     mine = [s for s in suspects if s.cause.process == late.cause.process]
     on_peers = [s for s in suspects if s.cause.process != late.cause.process]

@@ -204,6 +204,13 @@ def is_elsewhere_in_slow_steps(view: View) -> bool:
     return view.tails is not None and float(slow) >= _PART_OF_TAIL * view.tails.added_ns
 
 
+def places_of_slow_steps(view: View) -> pl.DataFrame:
+    """The new functions that are in slow steps alone, the most first, with the columns of `in_functions`."""
+    is_place = is_new() & ~waiting() & only_in_slow_steps(view) & (pl.col("slow") >= view.least_ns)
+    rows = in_functions(view).filter(is_place)
+    return rows.sort("slow", "function", descending=[True, False])
+
+
 def only_in_slow_steps(view: View) -> pl.Expr:
     """Whether a function takes longer in slow steps alone: what it takes outside of them hardly grew, or by chance."""
     outside = pl.col("delta") - pl.col("slow")
