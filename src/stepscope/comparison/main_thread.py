@@ -48,6 +48,20 @@ _OTHER_TAKER = r"\((?:torch/utils/data/|multiprocessing/|logging/)"
 _SLEEPS_NS = 10**9
 #: What Python makes a function of, although it is written as an expression of another one.
 _EXPRESSION = r"(?:\.<locals>)?\.<(?:genexpr|listcomp|setcomp|dictcomp)>"
+#: Functions that make batches, by the end of their name, with which all that they call gets data: `train_batches`,
+#: `make_batch`, `get_samples`, `data_generator`, `collate`, `augment_wave`, `Dataset.__getitem__`.
+_OF_BATCH = r"(?:\w+_)?(?:(?:mini)?batch(?:es)?|data|samples?|examples?|records?|images?|dataset)"
+_MAKES_BATCHES = (
+    r"(?i)(?:^|[.])_*(?:"
+    rf"(?:load|fetch|prefetch|get|make|next|prepare|sample|build|create|generate|gen|iter|draw|assemble)_{_OF_BATCH}"
+    r"|(?:\w+_)?(?:batches|dataset|dataloader)"
+    r"|(?:\w+_)?(?:data|batch|sample|example|image)_(?:gen|iter|generator|iterator|stream|source|pipeline|loader)"
+    r"|(?:collate|augment|prefetch)\w*"
+    r") |^[^( ]*(?:dataset|loader)[^( ]*\."
+)
+_USES_BATCHES = r"(?i)(?:^|[.])_*(?:process|run|handle|score|predict|infer|evaluate|validate|test|fit|train_on)_"
+#: A function in which the main thread is for so much of its time is the loop itself, whatever its name.
+_IS_LOOP = 0.8
 #: Part of the time of steps from which on they are those of a server that waits for requests.
 _SOME_WAITS = 0.5
 
@@ -78,7 +92,8 @@ def main_thread(
     So do those of threads that take their work from a queue, also while the main thread sleeps.
 
     Columns: function, share_ratio (0..1), worker_ratio (the part of that in which a pool's thread or a worker process
-    is in the function, and the main thread waits), early_ratio and late_ratio (its share of the first and of the last
+    is in the function, and the main thread waits), fetch_ratio (the part of that in which a function that makes
+    batches, as its name says, called it), early_ratio and late_ratio (its share of the first and of the last
     third of that time), slow_ratio (how much longer it takes in slow steps than in as many others, as a part of that
     time), n_samples (of the whole thread), and n_independent: as many samples, taken at random, would scatter as much.
     Samples that follow one another in one stack are a single visit of it, and one that stands for a long time counts
@@ -89,6 +104,7 @@ def main_thread(
     if pid is None:
         return None
     stacks = _named(_up_to_lock(_up_to_queue(_up_to_compiler(trace.stacks))))
+    stacks = stacks.with_columns(_gets_data(trace.stacks, trace.stack_samples.filter(pl.col("tid") == pid)))
     samples = trace.stack_samples.filter(pl.col("ts_ns") >= low_ns)
     if high_ns is not None:
         length = pl.min_horizontal("dur_ns", high_ns - pl.col("ts_ns"))
@@ -114,8 +130,9 @@ def main_thread(
     if not mine["dur_ns"].sum():
         return None
     is_worker = pl.col("dur_ns").filter(~is_main).sum() / pl.col("dur_ns").sum()
+    gets_data = pl.col("dur_ns").filter("gets_data").sum() / pl.col("dur_ns").sum()
     share = pl.col("dur_ns").sum() / int(mine["dur_ns"].sum())
-    functions = mine.group_by("function").agg(share_ratio=share, worker_ratio=is_worker)
+    functions = mine.group_by("function").agg(share_ratio=share, worker_ratio=is_worker, fetch_ratio=gets_data)
     functions = functions.filter(pl.col("share_ratio") > 0).sort("share_ratio", "function", descending=[True, False])
     early, late = (_share_of_third(mine, last=last) for last in (False, True))
     whole = mine.group_by("visit", "function").agg(pl.col("dur_ns", "n_samples").sum())
@@ -155,6 +172,20 @@ def _named(stacks: pl.DataFrame) -> pl.DataFrame:
         is_pool_thread=any_of["pool"],
         is_worker_process=any_of["process"] & ~any_of["loader"],
     )
+
+
+def _gets_data(stacks: pl.DataFrame, samples: pl.DataFrame) -> pl.Series:
+    """Whether each stack has a function that makes batches, of which no other does most of the time of `samples`."""
+    frames = stacks.select("stack_id", frame="frames").explode("frame")
+    frame = pl.col("frame")
+    frames = frames.filter(frame.str.contains(_MAKES_BATCHES) & ~frame.str.contains(_USES_BATCHES))
+    frames = frames.with_columns(frame.str.replace(r":\d+\)$", ")")).unique()
+    times = samples.group_by("stack_id").agg(pl.col("dur_ns").sum())
+    whole = max(int(times["dur_ns"].sum()), 1)
+    sums = frames.join(times, on="stack_id").group_by("frame").agg(pl.col("dur_ns").sum())
+    loops = sums.filter(pl.col("dur_ns") > _IS_LOOP * whole)
+    data = frames.join(loops, on="frame", how="anti")
+    return stacks["stack_id"].is_in(data["stack_id"].implode()).alias("gets_data")
 
 
 def _takers(visits: pl.DataFrame) -> list[int]:

@@ -350,9 +350,10 @@ class Evidence(msgspec.Struct, frozen=True):
 class Cause(msgspec.Struct, frozen=True):
     """An explanation of the difference, with its evidence.
 
-    `explained_ns` is the time per cycle that it accounts for, `confidence` is between 0 and 1, and `magnitude` is
-    the resource's value in the other run over that in the base (None if unknown). `gain` is how long a cycle of the
-    other run would take with the base's value, by a replay of the recording; None where that cannot be replayed.
+    `explained_ns` is the time that it accounts for, per step of the whole run if that was timed, else per cycle.
+    `confidence` is between 0 and 1, and `magnitude` is the resource's value in the other run over that in the base
+    (None if unknown). `gain` is how long a cycle of the other run would take with the base's value, by a replay of the
+    recording; None where that cannot be replayed.
     """
 
     category: str
@@ -450,14 +451,9 @@ class Comparison(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def added_ns(self) -> float:
-        """How much longer a profiled step takes in the other run, which causes explain. Units: ns.
-
-        Where the whole run was timed, the step of the base changes as much as those of the whole run do.
-        """
-        if self.step_time is None:
-            return 0.0
-        whole = self.whole_run
-        return self.step_time.delta if whole is None else self.step_time.base * ((whole.ratio or 1.0) - 1.0)
+        """How much longer a step takes in the other run, which causes explain: of the whole run if timed. Units: ns."""
+        step = self.whole_run or self.step_time
+        return 0.0 if step is None else step.delta
 
     def __str__(self) -> str:
         return f"{self.verdict}: {self.reason}" if self.to_text is None else self.to_text(self).rstrip("\n")

@@ -21,7 +21,7 @@ from stepscope.core.errors import StepscopeError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stepscope.comparison.model import Observation, Pair, Verdict
+    from stepscope.comparison.model import Cause, Observation, Pair, Verdict
     from stepscope.comparison.statistics import Floats, Moments
 #: Largest relative difference in step time of two healthy runs of one program on one machine, nearly always: 1 to 2 %
 #: are usual in repeated benchmarks. If cycles scatter by more than 1 %, runs differ by more as well: see `statistics`.
@@ -98,10 +98,20 @@ def compare_runs(base: Sequence[Sequence[Observation]], other: Sequence[Sequence
         pairs=pairs,
         parts=part_deltas(pairs) if left else DELTAS.empty(),
         effects=changes,
-        causes=diagnosis.causes,
+        causes=_per_step(diagnosis.causes, step, whole),
         ruled_out=diagnosis.ruled_out,
         notes=tuple(dict.fromkeys(remark for remark in (*remarks, *waits, *of_runs, *diagnosis.remarks) if remark)),
     )
+
+
+def _per_step(causes: Sequence[Cause], cycle: Effect | None, step: Effect | None) -> tuple[Cause, ...]:
+    """The causes of longer cycles, with what they explain of a step of the whole run, if that was timed.
+
+    A profiler makes the profiled cycles longer, so these hold more time than steps do.
+    """
+    if cycle is None or step is None or not cycle.base:
+        return tuple(causes)
+    return tuple(replace(cause, explained_ns=cause.explained_ns * step.base / cycle.base) for cause in causes)
 
 
 def _aligned(pair: Pair) -> Pair:

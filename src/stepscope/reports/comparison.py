@@ -270,14 +270,21 @@ def _whole_run(result: Comparison, label: str) -> tuple[Note, ...]:
     return (Note(text, "steps"),)
 
 
+def _profiled_part(result: Comparison) -> float:
+    """The part of the change of the whole run that the profiled steps show; 1 if only these are known."""
+    profiled, whole = result.step_time, result.whole_run
+    changes = [effect.delta / effect.base for effect in (profiled, whole) if effect is not None and effect.base]
+    return changes[0] / changes[1] if len(changes) > 1 and changes[1] else 1.0
+
+
 def _finding(cause: Cause, result: Comparison) -> Finding:
     step = result.step_time
     is_proven = step is not None and result.step_verdict == "different"
     share = _over(cause.explained_ns, result.added_ns) if is_proven else None
     value = cause.explained_ns
-    if share is not None and result.whole_run is not None:  # the headline's change is that of the whole run
+    if share is not None and result.whole_run is not None:
         share = min(share, 1.0)
-        value = share * result.whole_run.delta
+        value = share * result.added_ns
     title = f"{cause.category} ({cause.certainty}): {cause.statement}"
     whole = headline(result)
     rows = [row for row in cause.evidence if not _is_in(row, title)]
@@ -333,7 +340,7 @@ def _blocks(result: Comparison) -> list[Block]:
         drawn, note = bounded_parts(result), _on_shares(parts)
         if result.step_verdict != "different":  # shares of a change that is not proven say nothing
             parts, note = parts.drop("share_ratio"), ""
-        elif result.step_time is not None and result.step_time.delta / (result.added_ns or 1.0) < _SHOWS:
+        elif result.step_time is not None and _profiled_part(result) < _SHOWS:
             note = "These are the profiled steps, which hardly show the change of the whole run."
             parts = parts.drop("share_ratio")
         blocks.append(Block("Where the difference went, per step", DELTAS, parts, note=note, drawn=drawn))

@@ -227,7 +227,7 @@ def sampled_functions(shares, n, *, thirds=None, on_lock=None, slow=None):
         orient="row",
     )  # fmt: skip
     counts = {"n_samples": n, "n_independent": float(n), "n_all_visits": n, "n_expected": share * n / 10}
-    return frame.with_columns(**counts, n_visits=(share * n).cast(pl.Int64), worker_ratio=0.0)
+    return frame.with_columns(**counts, n_visits=(share * n).cast(pl.Int64), worker_ratio=0.0, fetch_ratio=0.0)
 
 
 def _looseness(key):

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 import polars as pl
 
+from stepscope.comparison.diagnosis.by_cycle import RunByCycle, of_amount, of_resource, unit_of
 from stepscope.comparison.diagnosis.change import ABSENT, SURE, Change, changed
 from stepscope.comparison.diagnosis.sizes import sizes_of_calls
-from stepscope.comparison.effects import floor_of
 from stepscope.comparison.model import COMMUNICATION, OTHER, PYTHON, WINDOWS, Cause, Evidence, RuledOut
 from stepscope.comparison.whole_run import elapsed_step_ns, tails_of
 from stepscope.core.collectives import talks_to_ranks
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from stepscope.comparison.model import Effect, Observation, Pair, Verdict
+    from stepscope.comparison.model import Effect, Pair, Verdict
     from stepscope.comparison.whole_run import Tails
 
     Floats = NDArray[np.float64]
@@ -60,7 +59,7 @@ class Case(msgspec.Struct, frozen=True):
 
 
 class View(msgspec.Struct, frozen=True):
-    """One pair of processes in numbers. Times are ns per cycle.
+    """One pair of processes in numbers. Times are ns per cycle; what counters and samples say is per step of the run.
 
     `resources` are means over cycles by device and metric. `amounts` are rates multiplied by the cycle's duration. If
     the runs have different kinds of cycle (`same_cycles` is false), only times per call and resources are comparable.
@@ -90,9 +89,30 @@ class View(msgspec.Struct, frozen=True):
         return next((run.rank for run in (*self.pair.other, *self.pair.base) if run.rank is not None), None)
 
     @property
+    def stretch(self) -> float:
+        """How many times longer a profiled cycle of the base takes than a step of the whole run, because of profiling.
+
+        Times of the whole run count that much more where profiled cycles are what is explained. 1 for a server, whose
+        cycles are only a part of its time.
+        """
+        cycle, step = self.step.base, self.run_step.base
+        is_known = self.same_cycles and cycle and step and not self.pair.answers_requests
+        return cycle / step if is_known and cycle and step else 1.0
+
+    @property
     def delta_ns(self) -> float:
         """How much longer a cycle takes in the other run; 0 if unknown."""
         return self.step.delta if self.same_cycles else 0.0
+
+    @property
+    def run_delta_ns(self) -> float:
+        """How much longer a step of the whole run takes, which samples and counters are of."""
+        return self.delta_ns / self.stretch
+
+    @property
+    def run_least_ns(self) -> float:
+        """Time per step of the whole run below which a change does not matter."""
+        return self.least_ns / self.stretch
 
     @property
     def base_ns(self) -> float:
@@ -123,7 +143,7 @@ class View(msgspec.Struct, frozen=True):
     def has_tail(self) -> bool:
         """Whether really more steps of the whole run are slow, which makes the mean step longer."""
         tails = self.tails
-        if tails is None or tails.added_ns < self.least_ns:
+        if tails is None or tails.added_ns < self.run_least_ns:
             return False
         # A regular distance is no accident by itself, and neither are steps that take three times as long as others.
         limit = _REGULAR if tails.other.every is not None else _IF_FAR if tails.other.is_far else SURE
@@ -314,7 +334,7 @@ def view_of(pair: Pair, effects: pl.DataFrame, peers: Sequence[Pair] = (), whole
     With the change of the `whole` run a cycle of the base, as it was profiled, changes as much as a step of that run.
     """
     is_timed = all(run.run_resources.height for run in (*pair.base, *pair.other))
-    base, other = ([_Run(run, is_timed) for run in side] for side in (pair.base, pair.other))
+    base, other = ([RunByCycle(run, is_timed) for run in side] for side in (pair.base, pair.other))
     step = run_step = changed([run.cycles for run in base], [run.cycles for run in other], relative=MATERIAL, unit="ns")
     if whole is not None and is_timed:
         run_step = Change(elapsed_step_ns(pair.base), elapsed_step_ns(pair.other), whole.is_different, "ns")
@@ -329,108 +349,13 @@ def view_of(pair: Pair, effects: pl.DataFrame, peers: Sequence[Pair] = (), whole
         for name in names
     }
     series = dict.fromkeys(key for run in (*base, *other) for key in run.resources)
-    resources = {key: _resource(key, base, other) for key in series}
-    amounts = {key: _amount(key, base, other, least) for key in series if _unit_of(key, base, other).endswith("/s")}
+    resources = {key: of_resource(key, base, other) for key in series}
+    amounts = {key: of_amount(key, base, other, least) for key in series if unit_of(key, base, other).endswith("/s")}
     anchors = [{run.observed.anchor for run in side} for side in (base, other)]
     work = _work(effects.filter(pl.col("process") == pair.label), pair)
     work = _with_single_tests(work, base, other, step)
     same = anchors[0] == anchors[1]
     return View(pair, step, parts, resources, amounts, work, same, tuple(peers), tails_of(pair), run_step)
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """A run's values by complete cycle, in order of time: durations, parts, resources.
-
-    If `is_timed`, resources are those of the whole run, by stretch.
-    """
-
-    observed: Observation
-    is_timed: bool
-    cycles: Floats = field(init=False)
-    parts: Mapping[str, Floats] = field(init=False)
-    resources: Mapping[tuple[str, str], tuple[Floats, Floats, str | None]] = field(init=False)
-
-    def __post_init__(self) -> None:
-        whole = self.observed.complete_cycles.select("cycle", "dur_ns")
-        object.__setattr__(self, "cycles", whole["dur_ns"].cast(pl.Float64).to_numpy())
-        rows = self.observed.parts.with_columns(pl.col("part").cast(pl.String))
-        parts = {}
-        for (name,), mine in rows.partition_by("part", as_dict=True).items():
-            filled = whole.select("cycle").join(mine, on="cycle", how="left", maintain_order="left")
-            parts[str(name)] = filled["total_ns"].fill_null(0).cast(pl.Float64).to_numpy()
-        object.__setattr__(self, "parts", parts)
-        object.__setattr__(self, "resources", _series(self.observed, whole))
-        if self.is_timed:
-            object.__setattr__(self, "resources", {**self.resources, **_of_run(self.observed)})
-
-    def part(self, name: str) -> Floats:
-        return self.parts[name] if name in self.parts else np.zeros(self.cycles.size)
-
-    def of_functions(self, keys: pl.DataFrame) -> dict[tuple[str, str], tuple[Floats, Floats]]:
-        """Own time by cycle (0 where it did not run) and time per call (where it ran) of some functions. Units: ns."""
-        whole = self.observed.complete_cycles.select("cycle", "at")
-        rows = self.observed.functions.with_columns(pl.col(_WORK).cast(pl.String)).join(keys.select(_WORK), on=_WORK)
-        rows = rows.join(whole, on="cycle").sort("at")
-        own = pl.coalesce("self_ns", "total_ns").cast(pl.Float64)
-        rows = rows.with_columns(own=own, each=pl.col("total_ns") / pl.col("calls"))
-        series = {}
-        for (device, name), mine in rows.partition_by(_WORK, as_dict=True).items():
-            times = np.zeros(whole.height)
-            times[mine["at"].to_numpy()] = mine["own"].to_numpy()
-            series[str(device), str(name)] = (times, mine["each"].to_numpy())
-        return series
-
-    def values(self, key: tuple[str, str]) -> Floats:
-        return self.resources[key][0] if key in self.resources else np.empty(0)
-
-    def amounts(self, key: tuple[str, str]) -> Floats:
-        """A rate per second multiplied by the duration of each cycle."""
-        return self.resources[key][0] * self.resources[key][1] / 1e9 if key in self.resources else np.empty(0)
-
-
-def _series(observed: Observation, whole: pl.DataFrame) -> dict[tuple[str, str], tuple[Floats, Floats, str | None]]:
-    """Each resource's values by cycle, the durations (ns) of those cycles, and the unit."""
-    of_cycles = observed.resources.filter(pl.col("name").is_null())
-    rows = of_cycles.join(whole, on="cycle").sort("cycle")
-    rows = rows.with_columns(pl.col("device", "metric", "unit").cast(pl.String))
-    return {
-        (str(device), str(metric)): (
-            mine["mu"].to_numpy(),
-            mine["dur_ns"].cast(pl.Float64).to_numpy(),
-            mine["unit"][0],
-        )
-        for (device, metric), mine in rows.partition_by(["device", "metric"], as_dict=True).items()
-    }
-
-
-def _of_run(observed: Observation) -> dict[tuple[str, str], tuple[Floats, Floats, str | None]]:
-    """The same by stretch of the whole run, with the mean step of each stretch."""
-    rows = observed.run_resources.with_columns(pl.col("device", "metric", "unit").cast(pl.String)).sort("stretch")
-    return {
-        (str(device), str(metric)): (mine["mu"].to_numpy(), mine["step_ns"].to_numpy(), mine["unit"][0])
-        for (device, metric), mine in rows.partition_by(["device", "metric"], as_dict=True).items()
-    }
-
-
-def _unit_of(key: tuple[str, str], base: Sequence[_Run], other: Sequence[_Run]) -> str:
-    return next((run.resources[key][2] for run in (*base, *other) if key in run.resources), None) or ""
-
-
-def _resource(key: tuple[str, str], base: Sequence[_Run], other: Sequence[_Run]) -> Change:
-    unit = _unit_of(key, base, other) or None
-    relative, absolute = floor_of("mu", unit)
-    values = [[run.values(key) for run in side] for side in (base, other)]
-    return changed(values[0], values[1], relative=relative, absolute=absolute, unit=unit)
-
-
-def _amount(key: tuple[str, str], base: Sequence[_Run], other: Sequence[_Run], least: float) -> Change:
-    """A rate as an amount per cycle. Times drift as those of functions do, other amounts by up to a factor of two."""
-    unit = _unit_of(key, base, other).removesuffix("/s")
-    relative, absolute = (0.05, least) if unit == "ns" else (1.0, 0.0)
-    values = [[run.amounts(key) for run in side] for side in (base, other)]
-    named = None if unit in ("", "1") else unit
-    return changed(values[0], values[1], relative=relative, absolute=absolute, unit=named)
 
 
 def _work(effects: pl.DataFrame, pair: Pair) -> pl.DataFrame:
@@ -471,7 +396,9 @@ def _work(effects: pl.DataFrame, pair: Pair) -> pl.DataFrame:
     )
 
 
-def _with_single_tests(work: pl.DataFrame, base: Sequence[_Run], other: Sequence[_Run], step: Change) -> pl.DataFrame:
+def _with_single_tests(
+    work: pl.DataFrame, base: Sequence[RunByCycle], other: Sequence[RunByCycle], step: Change
+) -> pl.DataFrame:
     """Tests functions that grew by 1 % of a cycle, or of their device's work, by themselves as well.
 
     This finds changes that few cycles or only some of them show, which the correction for all functions hides.

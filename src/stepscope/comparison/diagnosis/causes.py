@@ -128,8 +128,9 @@ def _weighed(judged: _Judged, case: Case) -> tuple[tuple[Cause, ...], list[str]]
     far = max(((step.high if step.delta > 0 else step.low) or step.delta) / step.delta, 1.0)
     causes, minor = [], []
     for cause in judged.causes:
-        own = next((view.delta_ns for view in judged.views if view.pair.label == cause.process), 0.0)
-        share = cause.explained_ns / (own or step.delta)
+        view = next((view for view in judged.views if view.pair.label == cause.process), judged.views[0])
+        own = view.delta_ns if view.pair.label == cause.process else 0.0
+        share = cause.explained_ns / (own or step.delta * view.stretch)
         limit = 1.0 if share >= _CERTAIN_SHARE * far else _LIKELY if share >= _LIKELY_SHARE * far else _POSSIBLE
         is_counted = cause.category in BY_CALLS
         # What is lost around the work is known less well than what counted calls cost.
@@ -138,8 +139,8 @@ def _weighed(judged: _Judged, case: Case) -> tuple[tuple[Cause, ...], list[str]]
             for each in judged.causes
             if each is not cause and not (is_counted and each.category == "host_overhead")
         ]
-        whole = _to_explain(own or step.delta, case)
-        is_rest = _is_rest(cause.explained_ns, rest, whole, step.base, is_counted=is_counted)
+        whole = _to_explain(own or step.delta * view.stretch, case, view)
+        is_rest = _is_rest(cause.explained_ns, rest, whole, step.base * view.stretch, is_counted=is_counted)
         matters = share >= _LEAST_SHARE or is_rest
         (causes if matters else minor).append(_at_most(cause, limit))
     if not causes:
@@ -158,9 +159,10 @@ def _is_rest(ns: float, explained: Iterable[float], whole: float, base_ns: float
     return larger > 0 and (is_much or is_counted) and ns >= _OF_CYCLE * base_ns and larger + ns <= OVERLAP * whole
 
 
-def _to_explain(ns: float, case: Case) -> float:
+def _to_explain(ns: float, case: Case, view: View | None = None) -> float:
     """The difference of profiled cycles, or that of all steps of the run if that is less. Units: ns."""
-    whole = case.step_time.delta if case.step_time is not None else 0.0
+    stretch = 1.0 if view is None else view.stretch
+    whole = case.step_time.delta * stretch if case.step_time is not None else 0.0
     return min(ns, whole) if whole > 0 else ns
 
 
@@ -218,7 +220,10 @@ def _judged(case: Case, all_views: tuple[View, ...]) -> _Judged:
     chosen = of_rank(suspects, late, all_views) if isinstance(late, Suspect) else one_per_category(suspects, n)
     reference = _reference(all_views)
     chosen, minor = _material(
-        chosen, reference, _to_explain(reference, case), max((view.base_ns for view in all_views), default=0.0)
+        chosen,
+        reference,
+        _to_explain(reference, case, *all_views[:1]),
+        max((view.base_ns for view in all_views), default=0.0),
     )
     causes = folded(in_order(chosen, reference), reference)
     ruled_out = [judgement for _, judgement in judgements if isinstance(judgement, RuledOut)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from stepscope.comparison.diagnosis.case import (
@@ -28,9 +30,9 @@ from stepscope.comparison.diagnosis.cores import (
     waited,
     with_workers,
 )
-from stepscope.comparison.diagnosis.sampled import typical_growth
+from stepscope.comparison.diagnosis.sampled import is_sampled, typical_growth, waits_of_job
 from stepscope.comparison.diagnosis.threads import is_crowded
-from stepscope.comparison.model import BLOCKER, PROCESS, WORKERS, RuledOut
+from stepscope.comparison.model import BLOCKER, LOADING, PROCESS, WORKERS, RuledOut
 from stepscope.core import units
 
 #: Vector licences and turbo limits lower a busy core's clock by up to about 15 % (AVX-512 on server processors).
@@ -45,6 +47,8 @@ _LONGER = 0.01
 _SOME_OF_WAIT, _MOST_OF_WAIT = 0.1, 0.3
 #: Share of the work, by time, that must agree for a statement about all of it.
 _MOST = 0.6
+#: Part of what cycles take longer that the process must wait for cores, and that it may wait longer for its workers.
+_HALF, _HARDLY = 0.5, 0.2
 
 
 def _slowdown(view: View) -> float | None:
@@ -61,8 +65,8 @@ class _CoreUse(msgspec.Struct, frozen=True):
 
     `slower` is how many times longer a typical call takes on the host at equal clock. `longer_ns` is how much longer
     threads wait per cycle than the same processor time waited for in the base. `waits` says that threads wait
-    for cores longer than in the base, `is_own` that the process itself causes it, `shared` that other processes keep
-    the machine busy and calls take longer.
+    for cores longer than in the base, `is_own` that the process itself causes it, `of_job` that other processes of the
+    job do, for which it does not wait, `shared` that other processes keep the machine busy and calls take longer.
     """
 
     wait: Change
@@ -72,7 +76,27 @@ class _CoreUse(msgspec.Struct, frozen=True):
     longer_ns: float
     waits: bool
     is_own: bool
+    of_job: bool
     shared: bool
+
+
+def _takes_cores_itself(view: View) -> bool:
+    """Whether other processes of the job keep cores busy for which this one waits, though not for what they do.
+
+    Its own threads wait for cores for half of what cycles take longer and run as long as before, its workers run for
+    half a core more, and the main thread waits no longer for others.
+    """
+    own, wait, theirs = ran(view), waited(view), view.resource(WORKERS, "process_oncpu_time")
+    more = ((theirs.other or 0.0) - (theirs.base or 0.0)) / 1e9
+    is_known = is_sampled(view) or LOADING in view.parts
+    waits_for = max(waits_of_job(view), view.part(LOADING).delta)
+    return (
+        is_known
+        and more >= HALF_CORE
+        and wait.rose(by=_HALF * view.delta_ns)
+        and own.delta < _HALF * wait.delta
+        and waits_for < _HARDLY * view.delta_ns
+    )
 
 
 def _core_use(view: View) -> _CoreUse:
@@ -100,15 +124,20 @@ def _core_use(view: View) -> _CoreUse:
     is_own = own.is_known and own.delta > max(0.5 * wait.delta, (STRETCHED - 1) * (own.base or 0.0))
     is_calm = outside is None or outside < HALF_CORE
     is_own = (is_own and is_calm and wait.delta > 0.5 * view.delta_ns) or is_crowded(view, outside)
+    of_job = is_own and _takes_cores_itself(view)
+    if of_job:  # what counts is what this process does, and not what the others do
+        wait, own = waited(view), ran(view)
+        longer_ns, is_own = wait.delta, False
     shared = is_busy and slower is not None and slower >= STRETCHED
-    return _CoreUse(wait, own, load, slower, longer_ns, waits, is_own, shared)
+    return _CoreUse(wait, own, load, slower, longer_ns, waits, is_own, of_job, shared)
 
 
 def cpu_contention(view: View) -> Judgement:
     """Other processes take this one's cores, or share them (hyper-threads, caches, power).
 
     Necessary is one of two: its threads wait for a core for 5 % of a cycle longer than in the base without running
-    longer themselves (if they run longer, the process contends with itself); or host work takes 15 % longer at equal
+    longer themselves (if they run longer, the process contends with itself, unless the job's workers do for which it
+    does not wait); or host work takes 15 % longer at equal
     clock while other processes use half a core more and the machine is 10 points busier. Cycles take longer, or seem to
     by half of the cost while others keep the machine busier. Waits explain at most the growth of the cycle, because
     several threads may wait at once.
@@ -122,7 +151,7 @@ def cpu_contention(view: View) -> Judgement:
     if not use.waits and not use.shared:
         return RuledOut(name, _no_contention(use))
     stretched = view.base_ns * ((use.slower or 1.0) - 1) if use.shared else 0.0
-    affected = max(min(use.longer_ns, use.wait.delta) if use.waits else 0.0, stretched)
+    affected = max(min(use.longer_ns, use.wait.delta) * view.stretch if use.waits else 0.0, stretched)
     may_wait = view.is_of_time or view.pair.answers_requests or seems_slower(view, affected)
     if view.same_cycles and not (view.is_slower or view.has_tail or may_wait):
         return RuledOut(name, "the machine is busier, but cycles do not take longer")
@@ -131,7 +160,7 @@ def cpu_contention(view: View) -> Judgement:
     text = f"core clock {moved(clock)}: busy neighbours lower it"
     costs = (evidence(text, clock, role="consequence", device="host", metric="cpu_frequency"),)
     if (apart := slow_without_wait(view)) > 0:  # waits do not explain what single steps without one add
-        affected = min(affected, max(view.delta_ns - apart, 0.0))
+        affected = min(affected, max(view.delta_ns - apart * view.stretch, 0.0))
     return view.suspect(
         name,
         _contention_says(view, use),
@@ -195,7 +224,8 @@ def _contention_says(view: View, use: _CoreUse) -> str:
     blocker = blocker_of(view) if use.waits else None
     if blocker is not None and blocker[1].delta > _MOST_OF_WAIT * use.wait.delta:
         return f"{text[0].upper()}{text[1:]}: other processes take its cores, {blocker[0]} first of all."
-    return f"{text[0].upper()}{text[1:]}: other processes take its cores."
+    whose = "other processes of the job" if use.of_job else "other processes"
+    return f"{text[0].upper()}{text[1:]}: {whose} take its cores."
 
 
 def _no_contention(use: _CoreUse) -> str:
@@ -242,7 +272,7 @@ def _low_clock(view: View, clock: Change, load: Change, slower: float | None) ->
         says += f", while the machine's use went {span(load.base, load.other, load.unit)}"
         clues.append((0.07, evidence("use of all processors", load, device="host", metric="host_cpu_usage")))
     confidence, shown = weigh(0.6, clues)
-    own = min(ran(view).base or view.base_ns, view.base_ns)
+    own = min((ran(view).base or math.inf) * view.stretch, view.base_ns)
     longer = slower or inverse
     affected = own * (longer - 1) if view.same_cycles else (view.step.other or 0.0) * (1 - 1 / longer)
     return view.suspect(

@@ -11,6 +11,7 @@ from stepscope.comparison.diagnosis.sampled import (
     fetching,
     grown,
     is_sampled,
+    making_batches,
     taking,
     time_in,
     unexplained,
@@ -81,7 +82,7 @@ def written(view: View) -> tuple[str, str, Change] | None:
 
 
 def waiting_for_disk(view: View) -> float:
-    """How much longer per cycle the process waits outside operators while it reads or writes more. Units: ns.
+    """How much longer per profiled cycle the process waits outside operators while it reads or writes more (ns).
 
     At most half as much again as is accounted for: by time in which it was blocked, or by its bytes and the kernel's
     own count of time in which a task waited for a disk. Times between a file system's calls to its disk are the rest.
@@ -93,6 +94,7 @@ def waiting_for_disk(view: View) -> float:
     gaps, off, amount = view.gaps(), blocked(view), view.per_cycle(device, metric)
     calls = view.work.filter(view.work["category"] == "io")
     lost = max(gaps.delta if gaps.rose() else 0.0, float(calls["delta_ns"].sum()) if calls.height else 0.0)
+    lost *= view.stretch  # a profiler makes operators longer, and not what is between them
     lost = max(lost, _in_one_function(view))
     stalled = view.per_cycle("host", *_STALLED)
     if not lost and view.is_slower and stalled.rose():
@@ -104,7 +106,7 @@ def waiting_for_disk(view: View) -> float:
         asleep = off.delta + _queued_after_waits(view)
         if stalled.is_known and not stalled.rose():
             asleep = min(asleep, amount.delta * _SLOWEST_NS)
-        known = max(asleep, for_disk)
+        known = max(asleep, for_disk) * view.stretch
         return min(lost, _UNCOUNTED * known) if known >= lost / 3 or stalled.rose() else 0.0
     return lost if view.per_cycle(PROCESS, "process_voluntary_ctx_switches").rose(by=1.0, times=2) else 0.0
 
@@ -115,7 +117,7 @@ def _in_one_function(view: View) -> float:
     If the process writes more, that is the function which writes.
     """
     rows = grown(view).filter(~waiting()).head(1)
-    return float(rows["high"][0] - rows["low"][0]) if rows.height else 0.0
+    return float(rows["high"][0] - rows["low"][0]) * view.stretch if rows.height else 0.0
 
 
 def _queued_after_waits(view: View) -> float:
@@ -175,7 +177,7 @@ def data_loading(view: View) -> Judgement:
     return view.suspect(
         name,
         f"The loop waits for its data: the loader takes {span(loading.base, loading.other, 'ns')} per cycle{how}.",
-        loading.delta,
+        loading.delta * view.stretch,
         confidence,
         shown,
         resource="data loader",
@@ -205,18 +207,28 @@ def how_spent(view: View, added_ns: float) -> tuple[str, list[Evidence]]:
 
 
 def _getting(view: View) -> pl.DataFrame:
-    """What `grown` gives of functions that wait for a queue, or that get data: with a profile, if they wait for it."""
+    """What `grown` gives of functions that wait for a queue, or that get data.
+
+    With a profile these must be outside of operators, and wait there, unless they make batches, as names say.
+    """
     rows = grown(view).filter(taking() | fetching())
-    least = _MOSTLY * float(rows.filter(fetching())["delta"].sum())
-    waits = view.gaps().rose(by=least) and blocked(view).rose(by=least)
-    return rows.filter(taking()) if view.is_profiled and not waits else rows
+    if not view.is_profiled:
+        return rows
+    makers = rows.filter(taking() | making_batches())
+    least, of_makers = (_MOSTLY * float(some.filter(fetching())["delta"].sum()) for some in (rows, makers))
+    if view.gaps().rose(by=least) and blocked(view).rose(by=least):
+        return rows
+    # Samples prove that they take longer, so a few profiled steps need not.
+    if view.gaps().delta >= of_makers:
+        return makers
+    return rows.filter(taking())
 
 
 def fetched(view: View) -> float:
     """How much longer per cycle the main thread gets data, outside of operators and of a loader's ranges. Units: ns."""
     if LOADING in view.parts or view.pair.answers_requests:
         return 0.0
-    return float(_getting(view).filter(fetching())["delta"].sum())
+    return float(_getting(view).filter(fetching())["delta"].sum()) * view.stretch
 
 
 def _fetching(view: View) -> Judgement:
@@ -230,7 +242,7 @@ def _fetching(view: View) -> Judgement:
     if times is None:
         return RuledOut(name, "the main thread is in no function longer whose name says that it gets data")
     change, lost = times
-    how, shown = how_spent(view, lost)
+    how, shown = how_spent(view, lost / view.stretch)
     first = str(rows["function"][0])
     took, advice = f"{first} takes", "get data ahead of time, in another process or thread, or make a batch cheaper"
     if (taker := without_wait(first)) != first:
@@ -324,8 +336,8 @@ def _shared_disk(view: View) -> Suspect | None:
     Linux counts more time in which some task waited for a disk, and in as much of it the process was blocked.
     """
     stalled, off = view.per_cycle("host", *_STALLED), blocked(view)
-    waits = max(_in_one_function(view), view.gaps().delta if view.gaps().rose() else 0.0)
-    lost = min(waits, off.delta, _UNCOUNTED * stalled.delta)
+    waits = max(_in_one_function(view), view.gaps().delta * view.stretch if view.gaps().rose() else 0.0)
+    lost = min(waits, off.delta * view.stretch, _UNCOUNTED * stalled.delta * view.stretch)
     if not view.is_slower or not (stalled.rose() and off.rose()) or lost < view.least_ns:
         return None
     return view.suspect(

@@ -219,7 +219,7 @@ def _grown(
         "memory_growth",
         f"Memory of {who} grows by {units.size(now.per_cycle)} every cycle"
         f" (was {units.size(usual)}), {span(now.first, now.last, 'bytes')} in this recording.",
-        affected,
+        affected * view.stretch,
         confidence,
         shown,
         resource="memory",

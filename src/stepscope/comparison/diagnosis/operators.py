@@ -24,6 +24,7 @@ from stepscope.comparison.diagnosis.sampled import (
     in_functions,
     is_sampled,
     or_by_samples,
+    seems_tail,
     slower,
     time_in,
     unexplained,
@@ -307,13 +308,13 @@ def compilation(view: View) -> Judgement:
     work = view.work.filter((pl.col("device") == "host") & pl.col("name").cast(pl.String).str.contains(_COMPILES))
     ends = [pl.col(f"total_ns_{side}").fill_null(0.0) for side in ("base", "other")]
     ranges = work.select("name", low=ends[0], high=ends[1])
-    calls = grown(view).filter(pl.col("function").str.contains(_COMPILER)).select("low", "high", name="function")
-    calls = calls.select("name", "low", "high")
+    calls = grown(view).filter(pl.col("function").str.contains(_COMPILER)).rename({"function": "name"})
+    calls = calls.select("name", pl.col("low", "high") * view.stretch)
     times = pl.concat([ranges.with_columns(pl.col("name").cast(pl.String)), calls])
     times = times.sort(pl.col("high") - pl.col("low"), descending=True)
     if times.is_empty() or times["high"][0] - times["low"][0] < view.least_ns:
         return RuledOut(name, "nothing is compiled, or as much as in the base")
-    if not (view.is_slower or view.has_tail):
+    if not (view.is_slower or seems_tail(view)):
         return not_slower(name, view)
     where, low, high = times.row(0)
     change = Change(low, high, is_real=True, unit="ns")

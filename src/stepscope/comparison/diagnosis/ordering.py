@@ -63,6 +63,7 @@ FOLLOWS: dict[str, tuple[str, ...]] = {
         "memory_pressure",
         "host_overhead",
         "growing_steps",
+        "layout_copies",
     ),
     "workload_change": (
         "slow_operator",
@@ -92,6 +93,9 @@ _LEAST_SCORE = 0.05
 _PART_OF_LAG = 0.15
 #: Causes that say what calls are for, so that all that these cost, as small calls or on cores, comes after them.
 BY_CALLS = ("compilation", "layout_copies", "device_copies")
+#: What calls cost follows from a cause that says what they are for, and slow steps from compilation, if that explains
+#: so much of it.
+_HALF = 0.5
 #: Slow steps, whose time is no part of what samples of the main thread's stack say of the others.
 _WHEN_SAMPLED = ("periodic_work", "slow_tail")
 
@@ -182,6 +186,12 @@ def _is_where(suspect: Suspect) -> bool:
     )
 
 
+def _stay_alive(copies: Suspect, growth: Suspect) -> bool:
+    """Whether copies are made to be kept: the new memory that they fill costs at least as much as they do."""
+    is_pair = (copies.cause.category, growth.cause.category) == ("layout_copies", "memory_growth")
+    return is_pair and growth.affected_ns >= copies.affected_ns
+
+
 def _reasons_first(suspects: Sequence[Suspect]) -> list[Suspect]:
     """Causes that say only when or where time is lost after those that say by what, if one explains half of that time.
 
@@ -200,6 +210,7 @@ def _reasons_first(suspects: Sequence[Suspect]) -> list[Suspect]:
         return any(
             late.cause.category in FOLLOWS.get(each.cause.category, ())
             and each.affected_ns >= (_SOME_OF if is_of_memory(late, each) else 0.5) * late.affected_ns
+            and not _stay_alive(each, late)
             for each in suspects
             if (is_bare(late) and not is_bare(each)) or each.cause.category in BY_CALLS or is_of_memory(late, each)
         )
@@ -244,7 +255,10 @@ def _follows(suspect: Suspect, best: Suspect, reference: float) -> bool:
     if suspect.cause.category not in FOLLOWS.get(best.cause.category, ()):
         return False
     is_of_calls = suspect.cause.category == "host_overhead" and not _is_where(suspect)
-    if is_of_calls and best.cause.category in BY_CALLS and best.affected_ns >= 0.5 * suspect.affected_ns:
+    is_of_calls &= best.cause.category in BY_CALLS
+    is_compiled = (best.cause.category, suspect.cause.category) == ("compilation", "slow_tail")
+    is_most = best.affected_ns >= _HALF * suspect.affected_ns
+    if _stay_alive(suspect, best) or ((is_of_calls or is_compiled) and is_most):
         return True
     if suspect.cause.resource == python.MAIN_THREAD and best.cause.category in _WHEN_SAMPLED:
         return suspect.affected_ns < _LEAST_SCORE * reference

@@ -59,7 +59,7 @@ def periodic_work(view: View) -> Judgement:
     return view.suspect(
         name,
         f"every {other.every} steps one takes {each} more than the others",
-        tails.added_ns,
+        tails.added_ns * view.stretch,
         0.85 if other.every >= _SELDOM else 0.6,
         _shown(base, other),
         resource="steps",
@@ -93,7 +93,7 @@ def slow_tail(view: View) -> Judgement:
     return view.suspect(
         name,
         f"{share} of the steps take {units.duration(other.each_ns)} more than the others",
-        tails.added_ns,
+        tails.added_ns * view.stretch,
         0.55,
         _shown(base, other),
         resource="steps",
@@ -140,7 +140,7 @@ def growing_steps(view: View) -> Judgement:
     places = growing(view, _likely_rise(view, base, other)) if is_known else None
     if places is not None and places.height:
         return _growing_in(name, view, places)
-    if steadiness < _STEADY or rise < _BEYOND_BASE * max(base, 0.0) or added < view.least_ns:
+    if steadiness < _STEADY or rise < _BEYOND_BASE * max(base, 0.0) or added < view.run_least_ns:
         return RuledOut(name, f"from the first quarter of the run to the last, steps change by {units.duration(rise)}")
     if not view.is_slower:
         return not_slower(name, view)
@@ -148,7 +148,7 @@ def growing_steps(view: View) -> Judgement:
     return view.suspect(
         name,
         f"steps grow by {units.duration(rise)} during the run",
-        added,
+        added * view.stretch,
         0.8,
         [evidence("growth of the typical step from the first to the last quarter of the run", change, unit="ns")],
         resource="steps",
@@ -166,7 +166,7 @@ def _likely_rise(view: View, base: float, other: tuple[float, float]) -> float:
     likely = [
         rise
         for usual, (rise, steadiness) in ways
-        if steadiness >= _LIKELY_STEADY and rise >= max(_BEYOND_BASE * usual, 2 * view.least_ns)
+        if steadiness >= _LIKELY_STEADY and rise >= max(_BEYOND_BASE * usual, 2 * view.run_least_ns)
     ]
     return min(likely, default=0.0)
 

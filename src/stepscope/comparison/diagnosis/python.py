@@ -85,7 +85,7 @@ def python_gc(view: View) -> Judgement:
         name,
         f"Python collects garbage for {units.duration(spent.other)} per cycle"
         f" (was {units.duration(spent.base)}){each}.",
-        spent.delta,
+        spent.delta * view.stretch,
         confidence,
         shown,
         resource="garbage collector",
@@ -116,7 +116,7 @@ def lock_contention(view: View) -> Judgement:
         name,
         f"{who[0].upper()}{who[1:]} {'wait' if who.startswith('workers') else 'waits'} for a lock"
         f" {span(change.base, change.other, 'ns')} per cycle: {line}.",
-        change.delta,
+        change.delta * view.stretch,
         0.9,
         time_in(waits, "time of {whose} at: {function}"),
         resource="lock",
@@ -172,8 +172,8 @@ def accounted(view: View) -> float:
 
 
 def _collected(view: View) -> float:
-    """The time per cycle that collections add. Units: ns."""
-    return max(view.per_cycle(PROCESS, *COLLECTED).delta, 0.0)
+    """The time per profiled cycle that collections add. Units: ns."""
+    return max(view.per_cycle(PROCESS, *COLLECTED).delta, 0.0) * view.stretch
 
 
 def _slower(view: View) -> float:
@@ -183,9 +183,13 @@ def _slower(view: View) -> float:
 
 
 def _of_run(view: View, added_ns: float) -> float:
-    """How much of an added time of the profiled cycles all steps have, if those of the whole run grew less."""
+    """How much of an added time between operators all steps have, if those of the whole run grew less. Units: ns.
+
+    A profiler makes operators longer, and not what is between them.
+    """
     grew = sum(part.delta for part in view.parts.values())
-    return added_ns * min(view.delta_ns / grew, 1.0) if view.tails is not None and grew > 0 else added_ns
+    part = min(view.run_delta_ns / grew, 1.0) if view.tails is not None and grew > 0 else 1.0
+    return added_ns * part * view.stretch
 
 
 def _outside_of_slow_steps(view: View) -> float:
@@ -195,7 +199,15 @@ def _outside_of_slow_steps(view: View) -> float:
     """
     if view.tails is None or view.tails.is_usual or not seems_tail(view):
         return math.inf
-    return view.run_step.delta - max(view.tails.added_ns, _collected(view)) - waiting_for_disk(view)
+    longer, slow = view.run_step.delta * view.stretch, view.tails.added_ns * view.stretch
+    return longer - max(slow, _collected(view)) - waiting_for_disk(view)
+
+
+def _by_samples(view: View) -> float:
+    """How much longer the main thread works somewhere outside of slow steps; infinite if samples do not tell (ns)."""
+    rows = grown_or_spread(view).filter(~waiting() & ~fetching())
+    rest = float((rows["delta"] - rows["slow"]).sum())
+    return rest * view.stretch if seems_tail(view) and rest >= view.run_least_ns else math.inf
 
 
 def host_overhead(view: View) -> Judgement:
@@ -213,18 +225,18 @@ def host_overhead(view: View) -> Judgement:
         return not_slower("host_overhead", view)
     if not view.is_profiled:
         return _elsewhere(view)
-    return or_by_samples(view, _around(view), _elsewhere, if_missed=True)
+    return or_by_samples(view, _around(view), _elsewhere, if_sampled=True)
 
 
 def _around(view: View) -> Judgement:
     name = "host_overhead"
     small, gaps = small_calls(view), view.gaps()
     calls_ns = 0.0 if small.replaces else small.cost_ns + small.fed_ns
-    known = accounted(view) + _slower(view) + fetched(view) + at_locks(view)
-    between = _of_run(view, gaps.delta - min(known, gaps.delta)) if gaps.rose() else 0.0
+    known = (accounted(view) + fetched(view) + at_locks(view)) / view.stretch + _slower(view)
+    between = gaps.delta - min(known, gaps.delta) if gaps.rose() else 0.0
     waits = view.part("launch and runtime calls", "synchronisation")
     launch = waits.delta if waits.rose() and calls_ns == 0 else 0.0
-    lost = max(calls_ns, 0.0) + max(between, 0.0) + max(launch, 0.0)
+    lost = max(calls_ns, 0.0) + min(_of_run(view, between), _by_samples(view)) + max(launch, 0.0)
     lost = min(lost, max(_outside_of_slow_steps(view), calls_ns))
     if lost < view.least_ns:
         return RuledOut(
@@ -301,7 +313,7 @@ def _elsewhere(view: View) -> Judgement:
     if times is None:
         return RuledOut(name, "the main thread is where it was in the base, or waits for others")
     change, lost = times
-    how, shown = how_spent(view, lost)
+    how, shown = how_spent(view, lost / view.stretch)
     return view.suspect(
         name,
         f"{spends(rows)} {span(change.base, change.other, 'ns')} per cycle in {rows['function'][0]}"
@@ -324,7 +336,7 @@ def _without_slow_steps(view: View, rows: pl.DataFrame) -> tuple[pl.DataFrame, f
     if not seems_tail(view):
         return rows, accounted(view)
     in_slow = only_in_slow_steps(view)
-    slow, left_out = (float(part["slow"].sum()) for part in (rows, rows.filter(in_slow)))
+    slow, left_out = (float(part["slow"].sum()) * view.stretch for part in (rows, rows.filter(in_slow)))
     return rows.filter(~in_slow), max(slow, _collected(view)) - left_out + waiting_for_disk(view)
 
 

@@ -9,7 +9,7 @@ import polars as pl
 
 from stepscope.comparison.diagnosis.case import Suspect
 from stepscope.comparison.diagnosis.change import Change, evidence
-from stepscope.comparison.diagnosis.cores import ran_in_all
+from stepscope.comparison.diagnosis.cores import ran, ran_in_all
 from stepscope.comparison.model import FROM_QUEUE, WAITING_FUNCTIONS, WAITS
 from stepscope.comparison.statistics import more_often
 
@@ -51,6 +51,7 @@ _TIMES = (
     "scatter",
     "slow",
     "worker_ratio",
+    "fetch_ratio",
     "visits",
     "visits_other",
     "on_lock_ratio",
@@ -63,6 +64,8 @@ _HALF_ON_LOCK, _LEAST_EXPECTED = 0.5, 5.0
 _WAS_THERE, _APART = 0.01, 1.2
 #: A function is that of workers if they have this part of its time.
 _MOSTLY_WORKERS = 0.5
+#: The same of functions that make batches, as their names say, in what these call.
+_MOSTLY_FETCHES = 0.5
 #: The part of a function's added time that must be added processor time.
 _AT_WORK = 0.5
 #: Chance of so many slow steps from which on it is enough that samples show the main thread somewhere new in them, for
@@ -82,8 +85,13 @@ def waiting() -> pl.Expr:
 
 
 def fetching() -> pl.Expr:
-    """Whether a `function` gets data, by its name."""
-    return pl.col("function").str.contains(_FETCHING) & ~waiting()
+    """Whether a `function` gets data, by its name or that of its callers."""
+    return (pl.col("function").str.contains(_FETCHING) | making_batches()) & ~waiting()
+
+
+def making_batches() -> pl.Expr:
+    """Whether functions that make batches, as their names say, are what calls a `function`, or are the function."""
+    return pl.col("fetch_ratio") > _MOSTLY_FETCHES
 
 
 def taking() -> pl.Expr:
@@ -93,12 +101,18 @@ def taking() -> pl.Expr:
 
 def at_locks(view: View) -> float:
     """How much longer per cycle the main thread waits for locks of the job. Units: ns."""
-    return float(grown(view).filter(pl.col("function").str.starts_with(WAITS))["delta"].sum())
+    return float(grown(view).filter(pl.col("function").str.starts_with(WAITS))["delta"].sum()) * view.stretch
 
 
 def at_queues(view: View) -> float:
     """How much longer per cycle the main thread waits for the next item of a queue. Units: ns."""
-    return float(grown(view).filter(taking())["delta"].sum())
+    return float(grown(view).filter(taking())["delta"].sum()) * view.stretch
+
+
+def waits_of_job(view: View) -> float:
+    """How much longer per cycle the main thread waits for others of the job, by all samples of it. Units: ns."""
+    rows = in_functions(view).filter(waiting())
+    return float(rows["delta"].sum()) * view.stretch
 
 
 def is_new() -> pl.Expr:
@@ -128,13 +142,13 @@ def _is_missed(view: View) -> bool:
 
 
 def or_by_samples(
-    view: View, known: Judgement, judge: Callable[[View], Judgement], *, if_missed: bool = False
+    view: View, known: Judgement, judge: Callable[[View], Judgement], *, if_sampled: bool = False
 ) -> Judgement:
     """The judgement by a profile; if that names nothing, what `judge` makes of samples, where these say more.
 
-    With `if_missed`, also where the profiled steps hardly show the change of the whole run.
+    With `if_sampled`, also where the profile may miss what hundreds of steps show.
     """
-    if isinstance(known, Suspect) or not (say_more(view) or (if_missed and _is_missed(view))):
+    if isinstance(known, Suspect) or not (say_more(view) or (if_sampled and view.is_slower and is_sampled(view))):
         return known
     sampled = judge(view)
     return sampled if isinstance(sampled, Suspect) or not view.is_profiled else known
@@ -171,6 +185,7 @@ def spread(view: View) -> pl.DataFrame:
             pl.col(times).sum(),
             scatter=pl.col("scatter").pow(2).sum().sqrt(),
             worker_ratio=(pl.col("worker_ratio") * pl.col("high")).sum() / pl.col("high").sum(),
+            fetch_ratio=(pl.col("fetch_ratio") * pl.col("high")).sum() / pl.col("high").sum(),
             on_lock_ratio=pl.lit(None, pl.Float64),
             n_expected=pl.lit(0.0),
         )
@@ -186,14 +201,14 @@ def file_of() -> pl.Expr:
 
 
 def _is_much(view: View) -> pl.Expr:
-    """Whether a function's time grew by a part of a cycle, and of the difference, that matters."""
-    return pl.col("delta") > max(view.least_ns, _LEAST_PART * abs(view.delta_ns))
+    """Whether a function's time grew by a part of a step, and of the difference, that matters."""
+    return pl.col("delta") > max(view.run_least_ns, _LEAST_PART * abs(view.run_delta_ns))
 
 
 def seems_tail(view: View) -> bool:
     """Whether slow steps make the mean step longer: certainly, or likely and the main thread is elsewhere in them."""
     tails = view.tails
-    if view.has_tail or tails is None or tails.added_ns < view.least_ns or tails.likely_p_value > _LIKELY_TAIL:
+    if view.has_tail or tails is None or tails.added_ns < view.run_least_ns or tails.likely_p_value > _LIKELY_TAIL:
         return view.has_tail
     return is_elsewhere_in_slow_steps(view)
 
@@ -206,7 +221,7 @@ def is_elsewhere_in_slow_steps(view: View) -> bool:
 
 def places_of_slow_steps(view: View) -> pl.DataFrame:
     """The new functions that are in slow steps alone, the most first, with the columns of `in_functions`."""
-    is_place = is_new() & ~waiting() & only_in_slow_steps(view) & (pl.col("slow") >= view.least_ns)
+    is_place = is_new() & ~waiting() & only_in_slow_steps(view) & (pl.col("slow") >= view.run_least_ns)
     rows = in_functions(view).filter(is_place)
     return rows.sort("slow", "function", descending=[True, False])
 
@@ -214,17 +229,18 @@ def places_of_slow_steps(view: View) -> pl.DataFrame:
 def only_in_slow_steps(view: View) -> pl.Expr:
     """Whether a function takes longer in slow steps alone: what it takes outside of them hardly grew, or by chance."""
     outside = pl.col("delta") - pl.col("slow")
-    hardly = max(view.least_ns, _OUTSIDE * view.delta_ns)
+    hardly = max(view.run_least_ns, _OUTSIDE * view.run_delta_ns)
     by_chance = outside < _SIGMAS * pl.col("scatter")
     return (pl.col("slow") >= _MOSTLY * pl.col("delta")) & ((outside < hardly) | by_chance)
 
 
 def in_functions(view: View) -> pl.DataFrame:
-    """The main thread's time in each function, per cycle: function, low and high (both runs), delta and its scatter.
+    """The main thread's time in each function, per step: function, low and high (both runs), delta and its scatter.
 
     Empty if too few samples were taken. `on_lock_ratio` and `n_expected` are those of the other run, `visits` and
-    `visits_other` the parts of all visits of a run. `slow` is the part of delta that is in slow steps alone, and
-    `worker_ratio` the part of high that is in workers for which the main thread waits. Units: ns.
+    `visits_other` the parts of all visits of a run. `slow` is the part of delta that is in slow steps alone,
+    `worker_ratio` the part of high that is in workers for which the main thread waits, and `fetch_ratio` the part of it
+    in functions that make batches and in what they call. Units: ns.
     """
     base, other = _shares(view.pair.base), _shares(view.pair.other)
     if base is None or other is None or not view.same_cycles or not view.step.is_known:
@@ -233,9 +249,8 @@ def in_functions(view: View) -> pl.DataFrame:
     of_other = ("share_other", "variance_other", "visits_other", "slow_other")
     unknown = dict.fromkeys(("share", "variance", "spread", "visits", "slow", *of_other), 0.0)
     both = both.with_columns(pl.col(name).fill_null(value) for name, value in unknown.items())
-    # Samples are of all time, also of that in which a server waits for requests, which its steps leave out.
-    step = view.run_step if view.pair.answers_requests else view.step
-    left, right = step.base or 0.0, step.other or 0.0
+    # Samples are of all time, also of that in which a server waits for requests, which its cycles leave out.
+    left, right = view.run_step.base or 0.0, view.run_step.other or 0.0
     # A further run differs from the base's repeats as these do from each other.
     repeats = pl.col("spread") ** 2 * (1 + 1 / len(view.pair.base))
     scatter = (pl.col("variance") + repeats) * left**2 + pl.col("variance_other") * right**2
@@ -244,6 +259,7 @@ def in_functions(view: View) -> pl.DataFrame:
         "on_lock_ratio": pl.col("on_lock_ratio_other"),
         "n_expected": pl.col("n_expected_other").fill_null(0.0),
         "worker_ratio": pl.col("worker_ratio_other").fill_null(0.0),
+        "fetch_ratio": pl.col("fetch_ratio_other").fill_null(0.0),
         "slow": (pl.col("slow_other") * right - pl.col("slow") * left).clip(0.0),
     }
     return both.select(
@@ -273,12 +289,13 @@ def slower(view: View) -> pl.DataFrame:
     rows = rows.filter(
         (pl.col("n_expected") >= _LEAST_EXPECTED)
         & (pl.col("on_lock_ratio") < _HALF_ON_LOCK)
-        & (pl.col("low") >= _WAS_THERE * view.base_ns)
+        & (pl.col("low") >= _WAS_THERE * view.base_ns / view.stretch)
     )
     rest = in_functions(view).filter(~waiting()).join(rows, on="function", how="anti")
     ends = [(float(each["low"].sum()), float(each["high"].sum())) for each in (rows, rest)]
     ratios = [high / low if low else 1.0 for low, high in ends]
-    own = ran_in_all(view)
+    of_workers = float((rows["delta"] * rows["worker_ratio"]).sum()) > _MOSTLY_WORKERS * float(rows["delta"].sum())
+    own = ran_in_all(view) if of_workers else ran(view)
     is_at_work = own.is_known and own.delta >= _AT_WORK * float(rows["delta"].sum())
     return rows if is_at_work and ratios[0] >= _APART * max(ratios[1], 1.0) else rows.clear()
 
@@ -305,7 +322,7 @@ def growing(view: View, rise_ns: float = 0.0) -> pl.DataFrame:
     thirds (ns).
     """
     base, other = _rises(view.pair.base), _rises(view.pair.other)
-    step = view.step.other or 0.0
+    step = view.run_step.other or 0.0
     rows = grown(view).filter(~waiting()).select("function", "low", "high", "worker_ratio")
     rows = rows.join(other, on="function").join(base, on="function", how="left", suffix="_base")
     times = {
@@ -392,6 +409,7 @@ def _shares(observations: Sequence[Observation]) -> pl.DataFrame | None:
             squares=share.pow(2).sum() / n,
             slow=pl.col("slow_ratio").sum() / n,
             worker_ratio=(pl.col("worker_ratio") * share).sum() / share.sum(),
+            fetch_ratio=(pl.col("fetch_ratio") * share).sum() / share.sum(),
             variance=(share * (1 - share) / pl.col("n_independent")).sum() / n**2,
             visits=(pl.col("n_visits") / pl.col("n_all_visits")).max(),
             on_lock_ratio=(pl.col("on_lock_ratio") * pl.col("n_expected")).sum() / pl.col("n_expected").sum(),
@@ -404,13 +422,14 @@ def _shares(observations: Sequence[Observation]) -> pl.DataFrame | None:
 
 
 def unexplained(view: View, rows: pl.DataFrame, accounted_ns: float) -> tuple[Change, float] | None:
-    """The time per cycle in functions that `grown` gave, and what of its growth nothing else accounts for. Units: ns.
+    """The time per step in functions that `grown` gave, and the growth per cycle that nothing else accounts for (ns).
 
     None if that is too little. A share of samples has been tested by itself, so the cycle need not be proven to be
     longer.
     """
     change = Change(float(rows["low"].sum()), float(rows["high"].sum()), is_real=True, unit="ns")
-    lost = change.delta - min(accounted_ns, change.delta)
+    longer = change.delta * view.stretch
+    lost = longer - min(accounted_ns, longer)
     if lost < view.least_ns or (not view.is_slower and view.delta_ns < 0.5 * lost):
         return None
     return change, lost

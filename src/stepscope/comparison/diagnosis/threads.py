@@ -145,7 +145,7 @@ def thread_oversubscription(view: View) -> Judgement:
         name,
         f"The process has {units.number(threads.other)} threads (was {units.number(threads.base)}), which push each"
         f" other off the cores: they wait {span(wait.base, wait.other, 'ns')} per cycle in all.",
-        max(wait.delta, view.delta_ns),
+        max(wait.delta * view.stretch, view.delta_ns),
         0.9,
         [
             evidence("threads of the process", threads, role="necessary", device=PROCESS, metric="num_threads"),
@@ -210,7 +210,7 @@ def gil_contention(view: View) -> Judgement:
         f" {span(own.base, own.other, 'ns')} per cycle though the work is the same, and threads took turns"
         f" {units.number(switches.other)} times per cycle (was {units.number(switches.base)})"
         f"{more}: contention for the interpreter's lock.",
-        min(own.delta, max(view.delta_ns - at_locks(view), 0.0)),
+        min(own.delta * view.stretch, max(view.delta_ns - at_locks(view), 0.0)),
         confidence,
         shown,
         resource="interpreter lock",
