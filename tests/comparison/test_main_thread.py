@@ -290,3 +290,21 @@ def test_a_lock_of_several_processes_goes_by_the_function_that_takes_it():
     assert set(found["function"]) == {
         "waits: a lock of several processes, in plan (t.py)", "SemLock.__enter__ (multiprocessing/synchronize.py)",
     }  # fmt: skip
+
+
+def test_time_in_what_makers_of_batches_call_is_known():
+    frames = [
+        ["main (t.py:1)", "train_batches (t.py:7)", "augment_wave (t.py:9)", "fft (numpy/fft.py:3)"],
+        ["main (t.py:1)", "process_batches (t.py:8)", "fft (numpy/fft.py:3)"],
+    ]
+    stacks = STACKS.conform(pl.DataFrame({"stack_id": [0, 1], "frames": frames}))
+    rows = [(0, 30, 0), (30, 10, 1)]
+    of_all = {"pid": 7, "tid": 7, "n_samples": 1, "on_gil": False}
+    samples = [{"ts_ns": ts, "dur_ns": dur, "stack_id": stack} | of_all for ts, dur, stack in rows]
+    tables = {"stack_samples": STACK_SAMPLES.conform(pl.DataFrame(samples)), "stacks": stacks}
+    sampled = Trace(Meta("x", "kineto"), tables)
+    assert python_functions(sampled, 7, 0).select("function", "fetch_ratio").rows() == [("fft (numpy/fft.py)", 0.75)]
+    # A function in which the thread always is must be the loop, whatever its name.
+    all_of_it = frames[0], frames[0]
+    stacks = STACKS.conform(pl.DataFrame({"stack_id": [0, 1], "frames": all_of_it}))
+    assert python_functions(sampled.with_tables(stacks=stacks), 7, 0)["fetch_ratio"].to_list() == [0.0]

@@ -1,7 +1,20 @@
 from __future__ import annotations
 
 import pytest
-from faulty_jobs import MS, Job, Op, case_of, categories, diagnosed, first, gpu_job, hogged, not_judged
+from faulty_jobs import (
+    MS,
+    Job,
+    Op,
+    case_of,
+    categories,
+    diagnosed,
+    first,
+    gpu_job,
+    hogged,
+    not_judged,
+    recorded,
+    sampled_functions,
+)
 from msgspec.structs import replace
 
 from stepscope.comparison.diagnosis.case import Suspect, views
@@ -13,6 +26,7 @@ from stepscope.comparison.diagnosis.cores import (
     waited,
 )
 from stepscope.comparison.diagnosis.cpu import cpu_contention
+from stepscope.comparison.verdict import compare_runs
 
 HEALTHY = Job()
 
@@ -237,3 +251,23 @@ def test_workers_of_the_job_that_compute_more_are_no_neighbours():
 def test_more_work_on_a_machine_as_busy_as_before_is_no_contention():
     busy = HEALTHY.levels(process_runq_time=5e8, process_oncpu_time=5e8)
     assert "cpu_contention" not in categories(diagnosed(busy, replace(busy, typical_slowdown=3.0)))
+
+
+@pytest.mark.parametrize(("waits_ms", "is_named"), [(0.0, True), (60.0, False)])
+def test_processes_of_the_job_that_take_its_cores_are_neighbours_unless_it_waits_for_what_they_do(waits_ms, is_named):
+    workers = {("workers", "process_oncpu_time"): ("ns/s", 3e8), ("workers", "process_runq_time"): ("ns/s", 1e8)}
+    base = replace(HEALTHY, operators=(), gaps_ms=100.0, resources={**HEALTHY.resources, **workers})
+    busy = replace(base, gaps_ms=160.0).levels(host_cpu_usage=98.0)
+    busy = busy.at("process", "process_oncpu_time", 6.4e8).at("process", "process_runq_time", 3.4e8)
+    busy = busy.at("workers", "process_oncpu_time", 1e9).at("workers", "process_runq_time", 9e8)
+    times = {"solve (a.py)": 160.0 - waits_ms, "waits for an item: main (a.py)": waits_ms}
+    runs = [
+        replace(
+            recorded(job, seed),
+            python_functions=sampled_functions({k: v / sum(f.values()) for k, v in f.items()}, 2000),
+        )
+        for seed, (job, f) in enumerate(((base, {"solve (a.py)": 100.0}), (busy, times)))
+    ]
+    (cause, *_) = compare_runs([[runs[0]]], [[runs[1]]]).causes
+    assert (cause.category == "cpu_contention") == is_named
+    assert ("other processes of the job take its cores" in cause.statement) == is_named

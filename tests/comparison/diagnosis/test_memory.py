@@ -220,3 +220,13 @@ def test_without_operators_of_both_kinds_it_is_not_judged():
     base = replace(MODEL_JOB, operators=only)
     other = replace(base, operators=tuple(replace(op, each_ns=2 * op.each_ns) for op in only))
     assert "memory_bandwidth" in not_judged(diagnosed(base, other.at("host", "host_cpu_usage", 99.0)))
+
+
+@pytest.mark.parametrize(("growth_bytes", "first"), [(60e6, "memory_growth"), (5e6, "layout_copies")])
+def test_copies_that_are_made_to_be_kept_follow_from_the_memory_that_grows(growth_bytes, first):
+    copies = replace(BASE.op("aten::copy_"), calls=29, each_ns=0.9e6)
+    other = replace(BASE.with_ops(Op("aten::clone", 6, 0.004e6, "[[8,72,320]]"), copies), growth_bytes=growth_bytes)
+    diagnosis = diagnosed(BASE, other)
+    assert categories(diagnosis)[0] == first
+    texts = [row.text for row in diagnosis.causes[0].consequences]
+    assert any(text.startswith("layout_copies") for text in texts) == (first == "memory_growth")

@@ -278,3 +278,18 @@ def test_memory_that_grows_over_the_whole_run_is_named_although_the_profile_is_s
     (cause,) = result.causes
     assert cause.category == "memory_growth"
     assert "977 KiB every cycle" in cause.statement
+
+
+def test_what_causes_explain_is_told_in_steps_of_the_run_which_no_profiler_made_longer():
+    """Profiled cycles take half as long again as steps: 400 ms of each 20th step are 20 of each step."""
+    profiled = [
+        replace(timed(seed, ms), cycles=slower(timed(seed, ms).cycles))
+        for seed, ms in ((0, 0.0), (1, every(20, 400.0)))
+    ]
+    (cause, *_) = compare_runs([[profiled[0]]], [[profiled[1]]]).causes
+    assert cause.category == "periodic_work"
+    assert cause.explained_ns / MS == pytest.approx(20, rel=0.15)
+
+
+def slower(cycles):
+    return cycles.with_columns((pl.col("dur_ns") * 3 // 2).alias("dur_ns"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import polars as pl
 import pytest
 from faulty_jobs import MS, Job, recorded, sampled_functions
 from msgspec.structs import replace
@@ -115,3 +116,27 @@ def test_time_that_a_library_spreads_over_many_functions_counts_together(each_ms
     causes = compare_runs([[loop(60.0, 58.0, TIMES)]], [[other]]).causes
     assert [cause.category for cause in causes] == names
     assert all("in logging/__init__.py" in cause.statement for cause in causes)
+
+
+def in_batches(recording):
+    """The same where `augment` is called by a function that makes batches."""
+    of_batches = pl.when(pl.col("function") == "augment (a.py)").then(1.0).otherwise(0.0)
+    functions = recording.python_functions.with_columns(fetch_ratio=of_batches)
+    return replace(recording, python_functions=functions)
+
+
+def test_what_functions_that_make_batches_call_is_data_loading():
+    base, other = loop(60.0, 58.0, TIMES), loop(75.0, 73.0, {**TIMES, "augment (a.py)": 15.0}, seed=1)
+    assert first_cause(base, other).category == "host_overhead"
+    cause = first_cause(base, in_batches(other))
+    assert (cause.category, "augment (a.py)" in cause.statement) == ("data_loading", True)
+
+
+def test_a_profile_shows_data_loading_by_time_outside_operators():
+    functions = [
+        sampled_functions(f, 2000) for f in ({"solve (a.py)": 1.0}, {"solve (a.py)": 0.8, "augment (a.py)": 0.2})
+    ]
+    base, other = (replace(recorded(replace(BASE, gaps_ms=ms, loading_ms=0.0), seed), python_functions=functions[seed])
+                   for seed, ms in enumerate((2.0, 22.0)))  # fmt: skip
+    assert first_cause(base, other).category == "host_overhead"
+    assert first_cause(base, in_batches(other)).category == "data_loading"

@@ -338,6 +338,8 @@ def view_of(pair: Pair, effects: pl.DataFrame, peers: Sequence[Pair] = (), whole
     step = run_step = changed([run.cycles for run in base], [run.cycles for run in other], relative=MATERIAL, unit="ns")
     if whole is not None and is_timed:
         run_step = Change(elapsed_step_ns(pair.base), elapsed_step_ns(pair.other), whole.is_different, "ns")
+    elif whole is not None:
+        run_step = Change(whole.base, whole.other, whole.is_different, "ns")
     if whole is not None and whole.ratio and step.base:
         step = Change(step.base, step.base * whole.ratio, whole.is_different, "ns")
     names = dict.fromkeys(name for run in (*base, *other) for name in run.parts)
