@@ -44,8 +44,9 @@ _WORKER_PROCESS = r"\(multiprocessing/(?:process|popen_\w+|spawn)\.py"
 _LOADER_WORKER = r"\(torch/utils/data/_utils/worker\.py"
 #: Threads that take items from a queue and are none of those that answer requests: loaders' and pools' own, and logs'.
 _OTHER_TAKER = r"\((?:torch/utils/data/|multiprocessing/|logging/)"
-#: A main thread sleeps in a line of the program if it stays there for so long, while other threads answer requests.
-_SLEEPS_NS = 10**9
+#: A main thread sleeps in a line of the program if it stays there for so long, while other threads answer requests; or
+#: if it is there for this part of its time, and so many samples of Python's lock never find it holding that.
+_SLEEPS_NS, _MUCH, _LEAST_LOOKS = 10**9, 0.1, 10.0
 #: What Python makes a function of, although it is written as an expression of another one.
 _EXPRESSION = r"(?:\.<locals>)?\.<(?:genexpr|listcomp|setcomp|dictcomp)>"
 #: Functions that make batches, by the end of their name, with which all that they call gets data: `train_batches`,
@@ -126,7 +127,7 @@ def main_thread(
     takers = _takers(visits.filter(of_process))
     if takers:
         at_work = visits.filter(works & (in_helpers | (of_process & pl.col("tid").is_in(takers))))
-        mine = _with_work_of(_with_sleep(own), at_work, steps)
+        mine = _with_work_of(_with_sleep(own, samples.filter("on_gil")), at_work, steps)
     if not mine["dur_ns"].sum():
         return None
     is_worker = pl.col("dur_ns").filter(~is_main).sum() / pl.col("dur_ns").sum()
@@ -194,9 +195,16 @@ def _takers(visits: pl.DataFrame) -> list[int]:
     return visits.filter(takes)["tid"].unique().to_list()
 
 
-def _with_sleep(mine: pl.DataFrame) -> pl.DataFrame:
-    """The main thread's visits, of which long ones in one line are sleep: at work it is found in many."""
-    sleeps = ~pl.col("waits") & (pl.col("dur_ns") >= _SLEEPS_NS)
+def _with_sleep(mine: pl.DataFrame, held: pl.DataFrame) -> pl.DataFrame:
+    """The main thread's visits, of which long ones in one line are sleep, as are lines that never hold Python's lock.
+
+    At work it is found in many lines, and holds the lock now and then, which samples say that found it `held`.
+    """
+    time = pl.col("dur_ns").sum().over("stack_id")
+    each_ns = float(held["dur_ns"].sum()) / max(float(held["n_samples"].sum()), 1.0)
+    is_known = (time >= _MUCH * pl.col("dur_ns").sum()) & (time >= _LEAST_LOOKS * each_ns) & (each_ns > 0)
+    never_holds = is_known & ~pl.col("stack_id").is_in(held["stack_id"].implode())
+    sleeps = ~pl.col("waits") & ((pl.col("dur_ns") >= _SLEEPS_NS) | never_holds)
     name = pl.when(sleeps).then(pl.lit(SLEEPS) + pl.col("function")).otherwise("function")
     return mine.with_columns(function=name, waits=pl.col("waits") | sleeps)
 

@@ -135,9 +135,7 @@ def growing_steps(view: View) -> Judgement:
     base, other = max(growth(steps)[0] for steps in left), min(growth(steps) for steps in right)
     rise, steadiness = other
     added = 0.5 * (rise - max(base, 0.0))
-    # Samples of a server are of all its time, also of that in which it waits for requests.
-    is_known = is_sampled(view) and not view.pair.answers_requests
-    places = growing(view, _likely_rise(view, base, other)) if is_known else None
+    places = growing(view, _likely_rise(view, base, other)) if is_sampled(view) else None
     if places is not None and places.height:
         return _growing_in(name, view, places)
     if steadiness < _STEADY or rise < _BEYOND_BASE * max(base, 0.0) or added < view.run_least_ns:

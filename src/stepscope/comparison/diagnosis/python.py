@@ -221,7 +221,7 @@ def host_overhead(view: View) -> Judgement:
     not be significantly slower. Without a profile: samples of its stack show the main thread, twice as long as in the
     base, at a function that waits for nobody.
     """
-    if not view.same_cycles or view.delta_ns <= 0:
+    if not view.same_cycles or (view.delta_ns <= 0 and not (view.pair.answers_requests and is_sampled(view))):
         return not_slower("host_overhead", view)
     if not view.is_profiled:
         return _elsewhere(view)

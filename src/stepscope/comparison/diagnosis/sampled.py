@@ -321,7 +321,8 @@ def growing(view: View, rise_ns: float = 0.0) -> pl.DataFrame:
     it likely are enough. Columns: function, low, high, worker_ratio, and early and late: its time per cycle in these
     thirds (ns).
     """
-    base, other = _rises(view.pair.base), _rises(view.pair.other)
+    waits = view.pair.answers_requests
+    base, other = (_rises(side, waits=waits) for side in (view.pair.base, view.pair.other))
     step = view.run_step.other or 0.0
     rows = grown(view).filter(~waiting()).select("function", "low", "high", "worker_ratio")
     rows = rows.join(other, on="function").join(base, on="function", how="left", suffix="_base")
@@ -348,7 +349,7 @@ def _is_rising(*, is_likely: bool = False) -> pl.Expr:
     return is_much & (rise > sigmas * pl.col("variance").sqrt()) & (rise > _TWICE * pl.col("before"))
 
 
-def _rises(observations: Sequence[Observation]) -> pl.DataFrame:
+def _rises(observations: Sequence[Observation], *, waits: bool) -> pl.DataFrame:
     """Each function's time in the first and in the last third of a run, and how far chance makes them differ.
 
     Of repeats the mean. Units: the mean step of the run.
@@ -356,7 +357,7 @@ def _rises(observations: Sequence[Observation]) -> pl.DataFrame:
     frames = []
     for each in observations:
         if each.python_functions is not None:
-            steps = dict(zip(_THIRDS, _steps_of_thirds(each.steps), strict=True))
+            steps = dict(zip(_THIRDS, _steps_of_thirds(each.steps, waits=waits), strict=True))
             frames.append(
                 each.python_functions.select(
                     "function",
@@ -380,12 +381,17 @@ def _rises(observations: Sequence[Observation]) -> pl.DataFrame:
     )
 
 
-def _steps_of_thirds(steps: pl.DataFrame) -> tuple[float, float]:
-    """The mean step of the first third of the time that TIMED_STEPS take, and of the last, over that of all."""
+def _steps_of_thirds(steps: pl.DataFrame, *, waits: bool) -> tuple[float, float]:
+    """The mean step of the first third of the time that TIMED_STEPS take, and of the last, over that of all.
+
+    Where steps are requests (`waits`), that is the time from one to the next.
+    """
     if steps.is_empty():
         return 1.0, 1.0
     counts = steps["n_steps"].to_numpy()
-    ends = np.cumsum(steps["dur_ns"].to_numpy() * counts)
+    whole = steps["dur_ns"].to_numpy() * counts
+    begin = steps["ts_ns"].to_numpy()
+    ends = begin + whole - begin[0] if waits else np.cumsum(whole)
     first = np.interp([ends[-1] / 3, ends[-1] * 2 / 3], ends, np.cumsum(counts))
     each = counts.sum() / 3
     return float(each / max(first[0], 1.0)), float(each / max(counts.sum() - first[1], 1.0))
@@ -430,7 +436,8 @@ def unexplained(view: View, rows: pl.DataFrame, accounted_ns: float) -> tuple[Ch
     change = Change(float(rows["low"].sum()), float(rows["high"].sum()), is_real=True, unit="ns")
     longer = change.delta * view.stretch
     lost = longer - min(accounted_ns, longer)
-    if lost < view.least_ns or (not view.is_slower and view.delta_ns < 0.5 * lost):
+    shows = view.is_slower or view.delta_ns >= 0.5 * lost or view.pair.answers_requests
+    if lost < view.least_ns or not shows:
         return None
     return change, lost
 
