@@ -46,7 +46,7 @@ _LOADER_WORKER = r"\(torch/utils/data/_utils/worker\.py"
 _OTHER_TAKER = r"\((?:torch/utils/data/|multiprocessing/|logging/)"
 #: A main thread sleeps in a line of the program if it stays there for so long, while other threads answer requests; or
 #: if it is there for this part of its time, and so many samples of Python's lock never find it holding that.
-_SLEEPS_NS, _MUCH, _LEAST_LOOKS = 10**9, 0.1, 10.0
+_SLEEPS_NS, _MUCH, _LEAST_SAMPLED = 10**9, 0.1, 10.0
 #: What Python makes a function of, although it is written as an expression of another one.
 _EXPRESSION = r"(?:\.<locals>)?\.<(?:genexpr|listcomp|setcomp|dictcomp)>"
 #: Functions that make batches, by the end of their name, with which all that they call gets data: `train_batches`,
@@ -202,7 +202,7 @@ def _with_sleep(mine: pl.DataFrame, held: pl.DataFrame) -> pl.DataFrame:
     """
     time = pl.col("dur_ns").sum().over("stack_id")
     each_ns = float(held["dur_ns"].sum()) / max(float(held["n_samples"].sum()), 1.0)
-    is_known = (time >= _MUCH * pl.col("dur_ns").sum()) & (time >= _LEAST_LOOKS * each_ns) & (each_ns > 0)
+    is_known = (time >= _MUCH * pl.col("dur_ns").sum()) & (time >= _LEAST_SAMPLED * each_ns) & (each_ns > 0)
     never_holds = is_known & ~pl.col("stack_id").is_in(held["stack_id"].implode())
     sleeps = ~pl.col("waits") & ((pl.col("dur_ns") >= _SLEEPS_NS) | never_holds)
     name = pl.when(sleeps).then(pl.lit(SLEEPS) + pl.col("function")).otherwise("function")

@@ -22,7 +22,7 @@ from stepscope.comparison.diagnosis import (
 from stepscope.comparison.diagnosis.case import COLLECTIVES, Case, Judgement, Missing, Rule, Suspect, View, views
 from stepscope.comparison.diagnosis.change import ABSENT
 from stepscope.comparison.diagnosis.ordering import BY_CALLS, OVERLAP, folded, in_order, of_rank, one_per_category
-from stepscope.comparison.diagnosis.sampled import FUNCTIONS_SHOWN, grown, places_of_slow_steps, whose
+from stepscope.comparison.diagnosis.sampled import FUNCTIONS_SHOWN, grown, grown_or_spread, places_of_slow_steps, whose
 from stepscope.comparison.diagnosis.straggler import straggler
 from stepscope.comparison.effects import effects
 from stepscope.comparison.model import Cause, Evidence, RuledOut
@@ -268,8 +268,17 @@ def _reversed(case: Case) -> list[str]:
 
 
 def _reference(all_views: Sequence[View]) -> float:
-    """The difference to explain: how much longer a cycle takes, but at least `View.least_ns`. Units: ns."""
-    return max((max(abs(view.delta_ns), view.least_ns) for view in all_views), default=0.0) or 1.0
+    """The difference to explain: how much longer a cycle takes, but at least `View.least_ns`. Units: ns.
+
+    A server's cycles are a part of what it does, so there it is no less than what its threads do longer.
+    """
+    each = (max(abs(view.delta_ns), view.least_ns, _longer_in_threads(view)) for view in all_views)
+    return max(each, default=0.0) or 1.0
+
+
+def _longer_in_threads(view: View) -> float:
+    """How much longer the threads of a server are in functions, by samples, for each request; 0 if it is none (ns)."""
+    return float(grown_or_spread(view)["delta"].sum()) if view.pair.answers_requests else 0.0
 
 
 def _material(

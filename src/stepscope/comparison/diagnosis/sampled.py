@@ -146,11 +146,15 @@ def or_by_samples(
 ) -> Judgement:
     """The judgement by a profile; if that names nothing, what `judge` makes of samples, where these say more.
 
-    With `if_sampled`, also where the profile may miss what hundreds of steps show.
+    With `if_sampled`, also where the profile may miss what hundreds of steps show. Of a server, whose calls are a part
+    of what it does, what is more.
     """
-    if isinstance(known, Suspect) or not (say_more(view) or (if_sampled and view.is_slower and is_sampled(view))):
+    is_sure = isinstance(known, Suspect) and not (view.pair.answers_requests and if_sampled)
+    if is_sure or not (say_more(view) or (if_sampled and view.is_slower and is_sampled(view))):
         return known
     sampled = judge(view)
+    if isinstance(known, Suspect) and isinstance(sampled, Suspect):
+        return max(known, sampled, key=lambda suspect: suspect.affected_ns)
     return sampled if isinstance(sampled, Suspect) or not view.is_profiled else known
 
 
