@@ -228,6 +228,25 @@ def test_while_it_sleeps_threads_that_take_requests_from_a_queue_count(taker, of
     assert found[sleeps] == pytest.approx(0.8 - of_model)
 
 
+def test_a_main_thread_that_never_holds_the_lock_in_a_line_sleeps_there_while_others_answer_requests():
+    frames = [
+        ["serve (t.py:9)"],
+        ["answer (t.py:4)", "Queue.get (queue.py:171)"],
+        ["answer (t.py:4)", "model (t.py:5)"],
+    ]
+    ms = 10**6
+    # It is found in the line 40 times, for 10 ms each; a thread holds the lock in one sample for each 20 ms.
+    mine = [(7, 7, 0, 20 * k * ms, (20 * k + 10) * ms) for k in range(40)]
+    recorded = visits(*mine, (7, 8, 1, 0, 400 * ms), (7, 8, 2, 400 * ms, 800 * ms))
+    table = STACKS.conform(pl.DataFrame({"stack_id": range(3), "frames": frames}))
+    recorded = recorded.with_tables(stacks=table)
+    assert "sleeps: serve (t.py)" not in shares(recorded)  # nobody asked who holds the lock
+    asked = {"ts_ns": 0, "dur_ns": 400 * ms, "pid": 7, "tid": 8, "stack_id": 2, "n_samples": 20, "on_gil": True}
+    samples = pl.concat([recorded.stack_samples, STACK_SAMPLES.conform(pl.DataFrame([asked]))])
+    found = shares(recorded.with_tables(stack_samples=samples))
+    assert found == {"sleeps: serve (t.py)": pytest.approx(0.5), "model (t.py)": pytest.approx(0.5)}
+
+
 def test_while_it_waits_for_worker_processes_their_functions_count():
     trace = visits(
         (7, 7, MAIN, 0, 20),

@@ -7,7 +7,11 @@ import pytest
 from faulty_jobs import MS, Job, recorded, sampled_functions
 from msgspec.structs import replace
 
-from stepscope.comparison.model import WINDOWS
+from stepscope.comparison.diagnosis import Case, views
+from stepscope.comparison.diagnosis.case import Suspect
+from stepscope.comparison.diagnosis.python import host_overhead
+from stepscope.comparison.effects import effects
+from stepscope.comparison.model import WINDOWS, Pair, Waits
 from stepscope.comparison.verdict import compare_runs
 
 BASE = Job()
@@ -140,3 +144,22 @@ def test_a_profile_shows_data_loading_by_time_outside_operators():
                    for seed, ms in enumerate((2.0, 22.0)))  # fmt: skip
     assert first_cause(base, other).category == "host_overhead"
     assert first_cause(base, in_batches(other)).category == "data_loading"
+
+
+def answers(run):
+    """The run as that of a server which waits for requests for half of the time."""
+    waits = Waits(n_requests=500.0, waiting_ratio=0.5, step_ns=run.complete_cycles["dur_ns"].mean())
+    return run, waits
+
+
+def test_what_a_servers_threads_do_besides_the_model_counts_though_its_calls_take_no_longer():
+    (base, waits), (other, _) = (
+        answers(loop(60.0, 30.0, TIMES)),
+        answers(loop(59.0, 45.0, {**TIMES, "log (a.py)": 15.0}, seed=1)),
+    )
+    both = Pair("", (base,), (other,), "only process", waits=(waits, waits))
+    (view,) = views(Case((both,), effects((both,))))
+    assert host_overhead(view).cause.category == "host_overhead"
+    alone = replace(both, waits=None)
+    (view,) = views(Case((alone,), effects((alone,))))
+    assert not isinstance(host_overhead(view), Suspect)
