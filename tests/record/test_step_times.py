@@ -43,6 +43,19 @@ def test_each_step_is_read_once_and_those_of_a_profiler_have_no_time(tmp_path, s
     assert job.steps({os.getpid(): 3})[0].times_ns == ()
 
 
+def test_what_comes_before_another_thread_goes_on_is_no_step(tmp_path, steps, monkeypatch):
+    now = [10**9]
+    ends = steps(5, 7)
+    monkeypatch.setattr(hook.time, "monotonic_ns", lambda: now[0])
+    now[0] += 900_000_000
+    ends.paused()
+    now[0] += 8000
+    ends.ended(2, is_unlike=False)
+    ends.flush()
+    [row] = RunningJob.open(tmp_path).steps({})
+    assert (row.times_ns, row.counts) == ((7000, 0, 8000), (1, 0, 1))  # a pause is no step
+
+
 def test_the_job_s_own_marks_count(tmp_path, steps):
     steps(5, 7, 8)
     steps(9, 9, kind=".loop")

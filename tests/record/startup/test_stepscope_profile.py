@@ -459,3 +459,31 @@ def test_a_lock_of_the_parents_does_not_hold_a_child(steps):
     steps.in_child()
     assert isinstance(steps._lock, _thread.LockType)
     assert not steps._lock.locked()
+
+
+def test_a_profile_that_has_not_begun_moves_to_the_thread_whose_steps_go_on(steps, profiler):
+    steps.step_begins(2)  # prepared
+    assert (steps.is_near, steps.runs_here) == (True, True)
+    begun = []
+
+    def goes_on() -> None:
+        begun.append(steps.runs_here)
+        steps.moves_here()
+        begun.append(steps.runs_here)
+        for n in (3, 4, 5):
+            steps.step_begins(n)
+
+    in_thread(goes_on)
+    assert begun == [False, True]
+    assert "start" in str(profiler.calls)
+    assert "write" in str(profiler.calls)
+
+
+def test_a_profile_that_runs_on_a_thread_without_steps_is_not_written(steps, profiler, log):
+    for n in (2, 3, 4):
+        steps.step_begins(n)
+    in_thread(steps.moves_here)
+    steps.at_exit()
+    assert "write" not in str(profiler.calls)
+    assert "calls the model no more" in log.issues["profile_left_out"]
+    assert "profile_short" not in log.issues

@@ -15,6 +15,14 @@ class Profile:
         self.points: list[bool] = []
         self.is_near = self.is_over = self.has_own_marks = self.is_marking = False
         self.is_content_here = True
+        self.n_moves = 0
+
+    @property
+    def runs_here(self) -> bool:
+        return self.is_near
+
+    def moves_here(self) -> None:
+        self.n_moves += 1
 
     def step_begins(self, n: int) -> None:
         self.told.append(n)
@@ -42,6 +50,7 @@ class Times:
 
     def __init__(self) -> None:
         self.inside_ns: list[int] = []
+        self.n_pauses = 0
 
     def worked(self, ns: int) -> None:
         self.inside_ns.append(ns)
@@ -51,6 +60,9 @@ class Times:
 
     def unlike(self) -> None:
         pass
+
+    def paused(self) -> None:
+        self.n_pauses += 1
 
     def flush(self) -> None:
         pass
@@ -285,6 +297,24 @@ def test_a_thread_is_known_by_its_calls(steps, profile):
     thread.start()
     thread.join()
     assert profile.points == [False, False, False, True, True]
+
+
+@pytest.mark.parametrize(("silent_s", "told"), [(2.0, [0, 1, 2, 3, 4, 5, 6]), (0.5, [0, 1, 2, 3, 4])])
+def test_a_thread_takes_over_if_the_one_that_tried_the_model_out_is_silent(steps, profile, monkeypatch, silent_s, told):
+    now = [0]
+    monkeypatch.setattr("stepscope.record.startup._stepscope_steps.time.monotonic_ns", lambda: now[0])
+    model = Module(1)
+    for _ in range(5):
+        steps.module_called(model)
+    profile.is_near = True
+    now[0] += int(silent_s * 1e9)
+    marks = []
+    thread = threading.Thread(target=lambda: marks.extend(steps.module_called(model) for _ in range(12)))
+    thread.start()
+    thread.join()
+    assert profile.told == told
+    assert marks == [False] * 10 + [silent_s > 1] * 2
+    assert profile.n_moves == steps._times.n_pauses == (silent_s > 1)
 
 
 def test_a_forked_child_is_inside_of_no_step(steps, profile):

@@ -81,7 +81,7 @@ class Profile:
         self._state = _WAITING if settings.is_some else _OVER
         self._thread = None  # type: Any
         self._here = _thread._local()  # type: Any
-        self._is_marked = self._is_busy = False
+        self._is_marked = self._is_busy = self._is_left = False
         self._owed = None  # type: Any
         self._began = self._resident = 0
         #: Whether ranges of the job's own mark steps in the trace, as ours would; and whether we mark one right now.
@@ -103,6 +103,22 @@ class Profile:
     def is_near(self) -> bool:
         """Whether a profiler is prepared or runs, so that the source of steps must not change."""
         return self._state in (_PREPARED, _RUNNING)
+
+    @property
+    def runs_here(self) -> bool:
+        """Whether a profiler is prepared for this thread, or runs on it, which slows its steps."""
+        return self.is_near and self._is_here()
+
+    def moves_here(self) -> None:
+        """Steps begin on this thread from now on, and no more on the one before.
+
+        A profile that has not begun is taken here. One that runs there cannot be stopped here, and will not be written.
+        """
+        if self._state == _PREPARED and not self.any_thread:
+            self._thread = _thread.get_ident()
+            self._here.end = _End(self._thread_ends)
+        elif self._state == _RUNNING and not self._is_here():
+            self._is_left = True
 
     def is_content(self) -> bool:
         """Whether begins of steps like this one are enough: there is no time window, and it is safe here."""
@@ -191,7 +207,7 @@ class Profile:
             self._log.issue(
                 "profile_failed", "the profiled thread reached no point at which the profiler could be stopped"
             )
-        if self._state == _RUNNING and self._has_whole():
+        if self._state == _RUNNING and self._has_whole() and not self._is_left:
             if self._settings.is_window:
                 if time.monotonic_ns() < self._settings.end_ns:
                     self._log.issue("profile_short", "the job ended before the window did", "info")
@@ -329,6 +345,10 @@ class Profile:
         if self._ends is not None:
             self._ends.skip()
         if not self._try(self._profiler.stop, "the profiler did not stop") or not self._has_whole():
+            return
+        if self._is_left:
+            text = "the thread that was profiled calls the model no more, others do, so no profile was recorded"
+            self._log.issue("profile_left_out", text, "info")
             return
         is_written = self._try(self._profiler.write, "the profile could not be written", "error")
         if is_written and self._wish is None and self._ends is not None:  # the profile that was requested at the start

@@ -78,6 +78,13 @@ class StepTimes:
         """A call of the model that marks steps has ended, after so long."""
         self._inside_ns = max(self._inside_ns, 0) + ns
 
+    def paused(self) -> None:
+        """What came since the last mark is no step."""
+        if self._marked_ns:
+            self._ended_ns = time.monotonic_ns()
+            self._mark(self._ended_ns, 0)
+            self._n_steps, self._is_unlike, self._inside_ns = 0, False, -1
+
     def unlike(self) -> None:
         """The step that runs is unlike others: a profiler starts, runs or writes."""
         self._is_unlike = True

@@ -9,6 +9,7 @@ from __future__ import annotations
 import _thread
 import re
 import threading
+import time
 import weakref
 from typing import Any
 
@@ -19,6 +20,10 @@ _NAME = re.compile(
 )
 #: An optimizer that steps this often while the one that marked steps did not replaces that one.
 _TAKES_OVER = 10
+
+#: So does a thread that calls the model so often while the one that marked steps has not called it for so long: models
+#: are tried out on the main thread before others answer requests.
+_SILENT_NS = 1_000_000_000
 
 #: So many replays of captured graphs since an optimizer stepped show that it will not any more: its steps are in them.
 _REPLAYS = 64
@@ -46,6 +51,8 @@ class Steps:
         self._here = _thread._local()  # type: Any
         self._lead = -1
         self._model = None  # type: Any
+        #: When the thread whose calls are steps called last, and calls of the model on other threads since then.
+        self._led_ns = self._n_apart = 0
         #: Replays of graphs since an optimizer stepped, and those that count as steps, from 0 on.
         self._n_since = 0
         self._n_replays = -1
@@ -129,11 +136,29 @@ class Steps:
             return False
         known[2] += 1
         # Of several models the one that is called most often marks steps: the first one to reach a number of calls.
+        if self._takes_over(known):
+            return False
         if known[2] > self._lead and (self._model is known or not self.profile.is_near):
             self._lead, self._model, self._graphs_lead = known[2], known, False
             self._tell(_MODULE, known[2])
             return True
         return False
+
+    def _takes_over(self, known: Any) -> bool:
+        """Whether this thread's calls are steps from the next one on, because the thread that marked them is silent."""
+        now = time.monotonic_ns()
+        if self._model is None or self._model is known:
+            self._led_ns, self._n_apart = now, 0
+        if self._model is None or self._model is known or self._model[0]() is not known[0]():
+            return False
+        self._n_apart += 1
+        if self._n_apart < _TAKES_OVER or now - self._led_ns < _SILENT_NS:
+            return False
+        self._model, known[2] = known, self._lead
+        self._led_ns, self._n_apart = now, 0
+        self.profile.moves_here()
+        self._times.paused()
+        return True
 
     def replayed(self) -> None:
         """A captured graph is replayed, not from within a model's call.
@@ -193,10 +218,10 @@ class Steps:
                 return
             self._source = source
             self._log.add(step_source=_GRAPHS if self._graphs_lead else _NAMES[source])
-        is_near = self.profile.is_near
-        self._times.ended(source, is_unlike=is_near)
+        runs = self.profile.runs_here
+        self._times.ended(source, is_unlike=runs)
         self.profile.step_begins(n)
-        if is_near or self.profile.is_near:
+        if runs or self.profile.runs_here:
             self._times.unlike()
 
 
