@@ -176,7 +176,7 @@ def _named(stacks: pl.DataFrame) -> pl.DataFrame:
 
 
 def _gets_data(stacks: pl.DataFrame, samples: pl.DataFrame) -> pl.Series:
-    """Whether each stack has a function that makes batches, of which no other does most of the time of `samples`."""
+    """Whether each stack has a function that makes batches, and is not the loop: where `samples` nearly always are."""
     frames = stacks.select("stack_id", frame="frames").explode("frame")
     frame = pl.col("frame")
     frames = frames.filter(frame.str.contains(_MAKES_BATCHES) & ~frame.str.contains(_USES_BATCHES))

@@ -80,7 +80,7 @@ class _CoreUse(msgspec.Struct, frozen=True):
     shared: bool
 
 
-def _takes_cores_itself(view: View) -> bool:
+def _job_takes_cores(view: View) -> bool:
     """Whether other processes of the job keep cores busy for which this one waits, though not for what they do.
 
     Its own threads wait for cores for half of what cycles take longer and run as long as before, its workers run for
@@ -124,7 +124,7 @@ def _core_use(view: View) -> _CoreUse:
     is_own = own.is_known and own.delta > max(0.5 * wait.delta, (STRETCHED - 1) * (own.base or 0.0))
     is_calm = outside is None or outside < HALF_CORE
     is_own = (is_own and is_calm and wait.delta > 0.5 * view.delta_ns) or is_crowded(view, outside)
-    of_job = is_own and _takes_cores_itself(view)
+    of_job = is_own and _job_takes_cores(view)
     if of_job:  # what counts is what this process does, and not what the others do
         wait, own = waited(view), ran(view)
         longer_ns, is_own = wait.delta, False

@@ -137,8 +137,9 @@ def data_loading(view: View) -> Judgement:
     """The loop waits for its next batch.
 
     Necessary: the part of the cycle in which the loader's next() is open and the device is idle grew by 3 % of a cycle.
-    Time that device work hides belongs to other parts and does not count. Without a profile: samples of its stack show
-    the main thread in a function that gets data, as its name says, for that much longer.
+    Time that device work hides belongs to other parts and does not count. Without ranges of a loader: samples of its
+    stack show the main thread for that much longer in a function that gets data, as its name says, or in what functions
+    that make batches call; with a profile, outside of operators.
     """
     name = "data_loading"
     loading = view.part(LOADING)

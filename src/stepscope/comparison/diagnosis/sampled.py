@@ -25,8 +25,6 @@ _FETCHING = (
     r"(?i)^(?:[^( ]*\.)?_*(?:load|fetch|prefetch|read|recv|receive|dequeue|collate|next|get_(?:next|batch|data|item))"
     r"(?:[_ ]|$)|^[^( ]*(?:dataset|loader)[^( ]*\."
 )
-#: A profile shows a change of the whole run if its steps take longer by this part of it.
-_SHOWN = 0.3
 #: So many functions are shown as evidence.
 FUNCTIONS_SHOWN = 2
 _LEAST_SAMPLES = 30
@@ -133,12 +131,6 @@ def is_sampled(view: View) -> bool:
 def say_more(view: View) -> bool:
     """Whether samples say more than a profile: there is none, or it has few of the steps of a server, which differ."""
     return not view.is_profiled or (view.pair.answers_requests and is_sampled(view))
-
-
-def _is_missed(view: View) -> bool:
-    """Whether the profile hardly shows what all steps of the run show, and these were sampled."""
-    shown = sum(part.delta for part in view.parts.values())
-    return view.is_slower and view.tails is not None and shown < _SHOWN * view.delta_ns and is_sampled(view)
 
 
 def or_by_samples(
