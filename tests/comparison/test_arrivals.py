@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from observations import observation, pair
 
 from stepscope.comparison.arrivals import without_waits
-from stepscope.comparison.model import OPERATORS, PYTHON, RUN_RESOURCES, TIMED_STEPS
+from stepscope.comparison.model import OPERATORS, PYTHON, RUN_RESOURCES, TIMED_STEPS, Answers
 from stepscope.comparison.verdict import compare_runs
 from stepscope.comparison.whole_run import stretches
 
@@ -57,11 +57,56 @@ def test_steps_that_end_with_a_wait_for_a_request_are_left_out_of_both_runs():
 def test_few_waits_are_left_out_if_samples_show_the_main_thread_waiting_as_long(sampled, is_left_out):
     runs = [served(10, 50, every=60), served(12, 50, every=60, seed=1)]
     if sampled is not None:
-        rows = {"function": ["Condition.wait (threading.py)", "step (serve.py)"], "share_ratio": [sampled, 1 - sampled]}
+        shares = {"share_ratio": [sampled, 1 - sampled], "worker_ratio": [0.0, 0.0]}
+        rows = {"function": ["Condition.wait (threading.py)", "step (serve.py)"], **shares}
         runs = [replace(run, python_functions=pl.DataFrame(rows)) for run in runs]
     (both,), _ = without_waits([pair(*runs)])
     assert both.answers_requests == is_left_out
     assert mean_ms(both.base[0]) == pytest.approx(10 if is_left_out else 12.5, rel=0.05)
+
+
+def test_of_two_threads_that_answer_both_wait_for_the_part_of_a_part():
+    # Steps hold waits for 0.45 of the time, and nobody works for 0.2 of it: that is as much as two threads would.
+    rows = {"function": ["Condition.wait (threading.py)", "step (serve.py)"], "share_ratio": [0.2, 0.8]}
+    runs = [served(10, 180, every=36), served(12, 180, every=36, seed=1)]
+    for worker_ratio, is_left_out in ((1.0, True), (0.0, False)):
+        sampled = pl.DataFrame({**rows, "worker_ratio": [0.0, worker_ratio]})
+        (both,), _ = without_waits([pair(*(replace(run, python_functions=sampled) for run in runs))])
+        assert both.answers_requests == is_left_out
+
+
+def test_a_repeat_of_the_base_that_waits_a_little_less_is_treated_as_the_others():
+    # The second waits for less than half of its time, which by itself would be no sign of requests.
+    repeats = (served(1, 40), served(4, 16, seed=2), served(1, 40, seed=3))
+    (both,), _ = without_waits([replace(pair(repeats[0], served(1.5, 40, seed=1)), base=repeats)])
+    assert both.answers_requests
+    assert [mean_ms(run) for run in both.base] == pytest.approx([1, 4, 1], rel=0.02)
+
+
+def test_waits_of_the_other_run_that_are_too_few_to_tell_are_left_out_as_often_as_those_of_the_base():
+    (both,), _ = without_waits([pair(served(1, 40), served(4, 16, seed=1))])
+    assert mean_ms(both.other[0]) == pytest.approx(4, rel=0.02)
+
+
+def answered(step_ms, work_ms, *, n_at_work=400, seed=0):
+    """A server whose threads are at work for a part of each step, as samples of them show."""
+    run = served(step_ms, 0, seed=seed)
+    functions = pl.DataFrame({"function": ["answer (t.py)"], "share_ratio": [1.0], "worker_ratio": [1.0]})
+    worked = TIMED_STEPS.conform(run.steps.with_columns(dur_ns=pl.lit(work_ms * MS)))
+    return replace(run, answers=Answers(functions, worked, n_at_work))
+
+
+def test_the_time_in_which_threads_that_answer_requests_work_is_compared_if_samples_tell_it():
+    (both,), (remark,) = without_waits([pair(answered(10, 5), answered(10, 8, seed=1))])
+    assert (mean_ms(both.base[0]), mean_ms(both.other[0])) == pytest.approx((5, 8))
+    assert both.base[0].python_functions["function"].to_list() == ["answer (t.py)"]
+    assert remark.endswith("the time in which its threads work, by samples, is compared")
+
+
+@pytest.mark.parametrize(("work_ms", "n_at_work"), [(9.8, 400), (5, 200)])
+def test_threads_that_hardly_wait_or_that_few_samples_found_are_not(work_ms, n_at_work):
+    (both,), _ = without_waits([pair(answered(10, work_ms, n_at_work=n_at_work), answered(10, 8, seed=1))])
+    assert not both.answers_requests
 
 
 def grouped(run):

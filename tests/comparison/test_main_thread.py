@@ -128,7 +128,8 @@ def test_a_wait_for_an_item_of_a_queue_goes_by_the_function_that_takes_it():
 
 
 def test_only_what_was_sampled_during_timed_steps_counts():
-    steps = pl.DataFrame({"step": [0, 1], "ts_ns": [100, 115], "dur_ns": [10.0, 20.0], "n_steps": [1, 1]})
+    frame = {"step": [0, 1], "ts_ns": [100, 115], "dur_ns": [10.0, 20.0], "n_steps": [1, 1]}
+    steps = TIMED_STEPS.conform(pl.DataFrame(frame))
     found = python_functions(trace(), 7, 50, None, steps)
     # From 100 to 110 and from 115 to 120 ns it is in main, from 120 to 130 in load.
     assert dict(found.select("function", "share_ratio").rows()) == {
@@ -228,6 +229,35 @@ def test_while_it_sleeps_threads_that_take_requests_from_a_queue_count(taker, of
     assert found[sleeps] == pytest.approx(0.8 - of_model)
 
 
+def test_threads_that_call_the_model_in_place_of_the_main_thread_count_with_their_waits():
+    calls, idles = ["answer (t.py:4)", "Module._call_impl (torch/nn/modules/module.py:1)"], ["answer (t.py:4)"]
+    frames = [
+        ["serve (t.py:9)", "Thread.join (threading.py:1)"],
+        [*idles, "Queue.get (queue.py:171)"],
+        [*calls, "forward (t.py:5)"],
+        [*idles, "waits: with lock: (t.py:6)"],
+    ]
+    steps = TIMED_STEPS.conform(
+        pl.DataFrame({"step": [0, 1], "ts_ns": [0, 100], "dur_ns": [100.0, 100.0], "n_steps": [1, 1]}).with_columns(
+            source=pl.lit("module calls"), is_profiled=False
+        )
+    )
+    # In the first step one of two threads works and the other waits for its lock; in the second both are idle for half.
+    rows = [(7, 7, 0, 0, 200), (7, 8, 2, 0, 100), (7, 9, 3, 0, 100), (7, 8, 1, 100, 200), (7, 9, 2, 100, 200)]
+    recorded = visits(*rows).with_tables(stacks=STACKS.conform(pl.DataFrame({"stack_id": range(4), "frames": frames})))
+    answers = main_thread(recorded, 7, 0, steps=steps).answers
+    assert dict(answers.functions.select("function", "share_ratio").rows()) == {
+        "forward (t.py)": pytest.approx(0.5), "waits: with lock: (t.py)": pytest.approx(0.25),
+        "waits for an item: answer (t.py)": pytest.approx(0.25),
+    }  # fmt: skip
+    assert answers.worked["dur_ns"].to_list() == [100.0, 50.0]
+    assert answers.n_at_work == 3
+    called_by_main = visits((7, 7, 2, 0, 200), *rows[1:]).with_tables(stacks=recorded.stacks)
+    assert main_thread(called_by_main, 7, 0, steps=steps).answers is None
+    of_loops = steps.with_columns(source=pl.lit("loop").cast(steps["source"].dtype))
+    assert main_thread(recorded, 7, 0, steps=of_loops).answers is None
+
+
 def test_a_main_thread_that_never_holds_the_lock_in_a_line_sleeps_there_while_others_answer_requests():
     frames = [
         ["serve (t.py:9)"],
@@ -262,7 +292,8 @@ def test_while_it_waits_for_worker_processes_their_functions_count():
 
 def test_work_outside_of_timed_steps_does_not_count_either():
     trace = visits((7, 7, MAIN, 0, 20), (7, 7, WAITS, 20, 100), (7, 8, MODEL, 40, 80))
-    steps = pl.DataFrame({"step": [0, 1], "ts_ns": [10, 60], "dur_ns": [40.0, 40.0], "n_steps": [1, 1]})
+    frame = {"step": [0, 1], "ts_ns": [10, 60], "dur_ns": [40.0, 40.0], "n_steps": [1, 1]}
+    steps = TIMED_STEPS.conform(pl.DataFrame(frame))
     assert shares(trace, steps=steps) == {
         "main (t.py)": pytest.approx(10 / 80), "model (t.py)": pytest.approx(30 / 80),
         "Future.result (concurrent/futures/_base.py)": pytest.approx(40 / 80),

@@ -82,6 +82,7 @@ def _observation(
         setup=setup_of(trace),
         steps=steps,
         worked=TIMED_STEPS.empty() if main is None else main.worked,
+        answers=None if main is None else main.answers,
         run_resources=run_resources(trace, pid, pids, steps),
     )
 

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 from msgspec.structs import replace
 
-from stepscope.comparison.main_thread import waiting_ratio
+from stepscope.comparison.main_thread import is_worked_for, waiting_ratio
 from stepscope.comparison.model import (
     LOADING,
     OBSERVED_CYCLES,
@@ -37,8 +37,13 @@ if TYPE_CHECKING:
 #: that show the main thread waiting for this part of what they take longer.
 _LEAST_SHARE, _MOST_OF_RUN = 0.03, 0.5
 _SAMPLED_SHARE, _SAMPLED_PART, _IN_WAITS = 0.01, 0.1, 0.7
+#: Far longer steps take so many times as long as the typical one.
+_FAR_LONGER = 3
 #: If each step holds a wait, samples show the main thread waiting for this part of the time, at least.
 _SAMPLED_WAITS = 0.3
+#: What threads that answer requests do is known by so many samples of their work, in the base and in the other run, if
+#: they wait for this part of the time. With fewer, the time of calls says more.
+_ENOUGH, _ENOUGH_OTHER, _LEAST_IDLE = 300, 100, 0.1
 #: Steps come more often if they do so many times as often. Requests have more of them if that is so many times as much
 #: as the process is woken more often, and it still waits for this part of the time.
 _MORE_STEPS, _APART, _STILL_WAITS = 1.2, 1.3, 0.2
@@ -62,7 +67,9 @@ def without_waits(pairs: Sequence[Pair]) -> tuple[tuple[Pair, ...], tuple[str, .
     for pair in pairs:
         compared, what = pair, ""
         if all(_may_wait(run) for run in (*pair.base, *pair.other)):
-            compared, what = _without_long_steps(pair), "steps that end with such a wait are left out"
+            compared, what = _answering(pair), "the time in which its threads work, by samples, is compared"
+            if compared.waits is None:
+                compared, what = _without_long_steps(pair), "steps that end with such a wait are left out"
             if compared.waits is None:
                 compared, times = _at_work(pair)
                 what = f"the time in which its main thread works, by samples, is compared{_more_steps(times)}"
@@ -85,14 +92,48 @@ def _may_wait(run: Observation) -> bool:
     return not loads and not (run.parts["part"].cast(pl.String) == LOADING).any()
 
 
-def _without_long_steps(pair: Pair) -> Pair:
-    """The pair without steps that take far longer, in which a job with several steps a request waits for the next."""
-    limits = [_limit_ns(run) for run in pair.base]
-    if not all(limits):
+def _answering(pair: Pair) -> Pair:
+    """The pair with the time of its steps in which samples show the threads that answer requests at work.
+
+    That holds what they do between calls of the model, too, and waits for each other.
+    """
+    known = [[_by_answers(run) for run in side] for side in (pair.base, pair.other)]
+    left, right = ([each for each in side if each is not None] for side in known)
+    if len(left) < len(pair.base) or len(right) < len(pair.other):
         return pair
-    base = tuple(_below(run, limit or 0.0) for run, limit in zip(pair.base, limits, strict=True))
-    share = max(1 - _each(after).size / _each(run).size for run, after in zip(pair.base, base, strict=True))
-    other = tuple(_below(run, _limit_of_other(run, share)) for run in pair.other)
+    seldom = all(mean_step_ns(run.worked) <= (1 - _LEAST_IDLE) * mean_step_ns(run.steps) for run in left)
+    if not seldom or not all(_n_at_work(run) >= _ENOUGH for run in left):
+        return pair
+    base, other = (tuple(_worked(run) for run in side) for side in (left, right))
+    return replace(pair, base=base, other=other, waits=(_waits(pair.base, base, 1.0), _waits(pair.other, other, 1.0)))
+
+
+def _by_answers(run: Observation) -> Observation | None:
+    """The observation with what threads that answer requests do in place of the main one; None if little is known."""
+    if run.answers is None or _n_at_work(run) < _ENOUGH_OTHER or _has_device(run):
+        return None
+    return replace(run, python_functions=run.answers.functions, worked=run.answers.worked)
+
+
+def _n_at_work(run: Observation) -> int:
+    return 0 if run.answers is None else run.answers.n_at_work
+
+
+def _without_long_steps(pair: Pair) -> Pair:
+    """The pair without steps that take far longer, in which a job with several steps a request waits for the next.
+
+    It does in most repeats of the base. The longest steps of the others, as many, are waits as well.
+    """
+    limits = [_limit_ns(run) for run in pair.base]
+    known = [limit for limit in limits if limit]
+    if any(limit is None for limit in limits) or 2 * len(known) <= len(limits):
+        return pair
+    without = [_below(run, limit) for run, limit in zip(pair.base, limits, strict=True) if limit]
+    whole = [run for run, limit in zip(pair.base, limits, strict=True) if limit]
+    share = max(1 - _each(after).size / _each(run).size for run, after in zip(whole, without, strict=True))
+    base, other = (
+        tuple(_below(run, _limit_by(run, share, min(known))) for run in side) for side in (pair.base, pair.other)
+    )
     return replace(
         pair, base=base, other=other, waits=(_waits(pair.base, base, share), _waits(pair.other, other, share))
     )
@@ -214,7 +255,9 @@ def _limit_ns(run: Observation) -> float | None:
     """
     slow = tail(run.steps, by_distance=False)
     part = slow.excess_ns / mean_step_ns(run.steps)
-    is_sampled = waiting_ratio(run.python_functions) >= _IN_WAITS * part
+    # Where threads answer, those that mark steps may wait while others work: of two, all wait for the part of a part.
+    idle = part**2 if is_worked_for(run.python_functions) else part
+    is_sampled = waiting_ratio(run.python_functions) >= _IN_WAITS * idle
     least, most = (_SAMPLED_SHARE, _SAMPLED_PART) if is_sampled else (_LEAST_SHARE, _MOST_OF_RUN)
     if not (part >= most and slow.is_far and slow.is_spread and slow.n_slow >= least * slow.n_steps):
         return 0.0
@@ -222,13 +265,15 @@ def _limit_ns(run: Observation) -> float | None:
     return float(np.sqrt(typical * (typical + slow.each_ns))) if _is_asleep(run) else None
 
 
-def _limit_of_other(run: Observation, share: float) -> float:
-    """The same for a run whose base waits in this share of its steps.
+def _limit_by(run: Observation, share: float, usual: float) -> float:
+    """The same for a run of a job that waits in this share of its steps, all of which take longer than `usual`.
 
-    If it also works in its long steps, the longest may be waits: as many as in the base, since as many requests come.
+    If it also works in its long steps, the longest may be waits: as many as usual, since as many requests come. If too
+    few are far longer, that is so of those alone which others would have left out, too, and that are far longer.
     """
-    limit = _limit_ns(run)
-    return float(np.quantile(_each(run), 1 - share)) if limit is None else limit
+    limit, each = _limit_ns(run), _each(run)
+    longest = float(np.quantile(each, 1 - share))
+    return longest if limit is None else limit or max(longest, usual, _FAR_LONGER * float(np.median(each)))
 
 
 def _is_asleep(run: Observation) -> bool:

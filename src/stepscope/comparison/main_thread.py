@@ -13,7 +13,15 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from stepscope.comparison.model import FROM_QUEUE, OF_PROCESSES, SLEEPS, TIMED_STEPS, WAITING_FUNCTIONS, LockHeld
+from stepscope.comparison.model import (
+    FROM_QUEUE,
+    OF_PROCESSES,
+    SLEEPS,
+    TIMED_STEPS,
+    WAITING_FUNCTIONS,
+    Answers,
+    LockHeld,
+)
 from stepscope.comparison.whole_run import slow_steps
 from stepscope.core.intervals import reached
 
@@ -44,6 +52,11 @@ _WORKER_PROCESS = r"\(multiprocessing/(?:process|popen_\w+|spawn)\.py"
 _LOADER_WORKER = r"\(torch/utils/data/_utils/worker\.py"
 #: Threads that take items from a queue and are none of those that answer requests: loaders' and pools' own, and logs'.
 _OTHER_TAKER = r"\((?:torch/utils/data/|multiprocessing/|logging/)"
+#: Calls of a model, which mark steps, and what those steps are called.
+_MODEL_CALL, _OF_MODEL = r"^Module\._(?:wrapped_)?call_impl \(torch/nn/modules/module\.py", "module calls"
+#: A thread answers requests if it calls the model for this part of the time in which steps ran, and is there for so
+#: much of it. The main thread does not if it does so for less than that.
+_CALLS, _IS_THERE = 0.02, 0.5
 #: A main thread sleeps in a line of the program if it stays there for so long, while other threads answer requests; or
 #: if it is there for this part of its time, and so many samples of Python's lock never find it holding that.
 _SLEEPS_NS, _MUCH, _LEAST_SAMPLED = 10**9, 0.1, 10.0
@@ -71,10 +84,12 @@ class MainThread(msgspec.Struct, frozen=True):
     """What samples say of a main thread: its `functions`, and `worked`, TIMED_STEPS without the time in which it waits.
 
     `worked` is empty if steps were not timed, or not sampled. See `main_thread` for the columns of `functions`.
+    `answers` are those of threads which make the calls of a model that mark steps, if the main thread does not.
     """
 
     functions: pl.DataFrame
     worked: pl.DataFrame
+    answers: Answers | None = None
 
 
 def main_thread(
@@ -130,6 +145,16 @@ def main_thread(
         mine = _with_work_of(_with_sleep(own, samples.filter("on_gil")), at_work, steps)
     if not mine["dur_ns"].sum():
         return None
+    is_theirs = pl.col("pid").is_in([pid, *at_work["pid"].unique()])
+    held = samples.filter(pl.col("on_gil") & is_theirs).join(stacks, on="stack_id")
+    on_lock = _on_lock(held, visits.filter(is_theirs))
+    functions = _functions(mine, is_main, steps, worked).join(on_lock, on="function", how="left", maintain_order="left")
+    answers = None if steps is None else _answers(visits.filter(of_process), works, steps, on_lock, own)
+    return MainThread(functions, worked, answers)
+
+
+def _functions(mine: pl.DataFrame, is_main: pl.Expr, steps: pl.DataFrame | None, worked: pl.DataFrame) -> pl.DataFrame:
+    """The columns of `MainThread.functions` that these visits tell."""
     is_worker = pl.col("dur_ns").filter(~is_main).sum() / pl.col("dur_ns").sum()
     gets_data = pl.col("dur_ns").filter("gets_data").sum() / pl.col("dur_ns").sum()
     share = pl.col("dur_ns").sum() / int(mine["dur_ns"].sum())
@@ -143,10 +168,30 @@ def main_thread(
     n_visits = whole.group_by("function").agg(n_visits=pl.len())
     for more in (n_visits, early, late, _longer_in_slow_steps(mine, steps, worked)):
         counted = counted.join(more, on="function", how="left", maintain_order="left")
-    is_theirs = pl.col("pid").is_in([pid, *at_work["pid"].unique()])
-    held = samples.filter(pl.col("on_gil") & is_theirs).join(stacks, on="stack_id")
-    on_lock = _on_lock(held, visits.filter(is_theirs))
-    return MainThread(counted.join(on_lock, on="function", how="left", maintain_order="left"), worked)
+    return counted
+
+
+def _answers(
+    visits: pl.DataFrame, works: pl.Expr, steps: pl.DataFrame, on_lock: pl.DataFrame, main: pl.DataFrame
+) -> Answers | None:
+    """The same of the threads, of these visits, that call the model in place of the `main` one, if calls mark steps.
+
+    They take turns, so each of them counts for an equal part of a step, with all its waits for others.
+    """
+    if not steps["source"].cast(pl.String).eq_missing(_OF_MODEL).all():
+        return None
+    whole = float((steps["dur_ns"] * steps["n_steps"]).sum())
+    calls, there = pl.col("dur_ns").filter("calls_model").sum() / whole, pl.col("dur_ns").sum() / whole
+    called = _within(main, steps).select(calls).item()
+    threads = _within(visits, steps).group_by("tid").agg(calls=calls, there=there)
+    threads = threads.filter((pl.col("calls") >= _CALLS) & (pl.col("there") >= _IS_THERE))
+    if threads.is_empty() or (called or 0.0) >= _CALLS:
+        return None
+    mine = _within(visits.filter(pl.col("tid").is_in(threads["tid"].implode())), steps)
+    worked = _worked_by_turns(mine, works, steps)
+    functions = _functions(mine, pl.lit(value=False), steps, worked)
+    functions = functions.join(on_lock, on="function", how="left", maintain_order="left")
+    return Answers(functions, worked, mine.filter(works).height)
 
 
 def waiting_ratio(functions: pl.DataFrame | None) -> float:
@@ -163,7 +208,12 @@ def _named(stacks: pl.DataFrame) -> pl.DataFrame:
     """Each stack's own function, whether it waits for others there, and whether it is of a pool's thread or process."""
     any_of = {
         name: pl.col("frames").list.eval(pl.element().str.contains(pattern)).list.any()
-        for name, pattern in (("pool", _POOL_THREAD), ("process", _WORKER_PROCESS), ("loader", _LOADER_WORKER))
+        for name, pattern in (
+            ("pool", _POOL_THREAD),
+            ("process", _WORKER_PROCESS),
+            ("loader", _LOADER_WORKER),
+            ("model", _MODEL_CALL),
+        )
     }
     function = pl.col("frames").list.last().str.replace(r":\d+\)$", ")").str.replace(_EXPRESSION, "")
     return stacks.select(
@@ -172,6 +222,7 @@ def _named(stacks: pl.DataFrame) -> pl.DataFrame:
         waits=function.str.contains(WAITING_FUNCTIONS),
         is_pool_thread=any_of["pool"],
         is_worker_process=any_of["process"] & ~any_of["loader"],
+        calls_model=any_of["model"],
     )
 
 
@@ -305,6 +356,13 @@ def _worked(at_work: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     inside = np.minimum(high[row], clock[1:][step]) - np.maximum(low[row], clock[:-1][step])
     worked = np.bincount(step, inside, minlength=steps.height) / steps["n_steps"].to_numpy()
     return TIMED_STEPS.conform(steps.with_columns(dur_ns=pl.Series(worked)))
+
+
+def _worked_by_turns(mine: pl.DataFrame, works: pl.Expr, steps: pl.DataFrame) -> pl.DataFrame:
+    """TIMED_STEPS that last as long as a thread is at work meanwhile, on average over the threads of these visits."""
+    busy, whole = (_worked(part, steps) for part in (mine.filter(works), mine))
+    share = pl.Series((busy["dur_ns"] / whole["dur_ns"]).fill_nan(0.0))
+    return TIMED_STEPS.conform(steps.with_columns(dur_ns=pl.col("dur_ns") * share))
 
 
 def _longer_in_slow_steps(mine: pl.DataFrame, steps: pl.DataFrame | None, worked: pl.DataFrame) -> pl.DataFrame:

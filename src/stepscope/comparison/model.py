@@ -57,6 +57,9 @@ CATEGORIES = (
 )  # fmt: skip
 #: Operators that multiply matrices: a linear layer may be addmm, or mm and add.
 MATRIX_PRODUCTS = r"^aten::(?:_?mm|addmm|_addmm_activation|bmm|baddbmm|matmul|linear|mv|addmv|dot|einsum)$"
+#: Operators that bring a tensor into another order in memory, and with the copy that they make inside.
+LAYOUT_CALLS = ("aten::contiguous", "aten::clone")
+LAYOUT_COPIES = (*LAYOUT_CALLS, "aten::copy_")
 #: The parts of a cycle. Each moment belongs to the first part that is active then, so the parts sum to the cycle.
 #: `PYTHON` is the rest of the host's time, `IDLE` the rest if no host was recorded, `OTHER` the rest of results.
 COMPUTATION, COMMUNICATION, MEMCPY = "computation", "exposed communication", "exposed memcpy"
@@ -231,6 +234,17 @@ class LockHeld(msgspec.Struct, frozen=True):
     is_in_pool: bool = False
 
 
+class Answers(msgspec.Struct, frozen=True):
+    """What samples say of the threads of a server that answer its requests; `n_at_work` visits found them at work.
+
+    `functions` has each function's share of their time, `worked` the steps without the time in which they wait.
+    """
+
+    functions: pl.DataFrame
+    worked: pl.DataFrame
+    n_at_work: int
+
+
 class Observation(msgspec.Struct, frozen=True):
     """One process in one recording, by cycle. Tables are those declared above; empty where the source has none.
 
@@ -239,7 +253,8 @@ class Observation(msgspec.Struct, frozen=True):
     has each Python function's share of the main thread's time, and `lock_held` how long threads held Python's lock, by
     their names (with `#` for a number), if stacks were recorded. `steps` are those of the whole run, if they
     were timed, and `run_resources` the resources meanwhile. `worked` are these steps without the time in which, by
-    samples of its stack, the main thread waits and nothing works for it.
+    samples of its stack, the main thread waits and nothing works for it. `answers` is what samples say of threads that
+    make the calls of a model which mark steps, in place of the main thread.
     """
 
     label: str
@@ -260,6 +275,7 @@ class Observation(msgspec.Struct, frozen=True):
     steps: pl.DataFrame = msgspec.field(default_factory=TIMED_STEPS.empty)
     run_resources: pl.DataFrame = msgspec.field(default_factory=RUN_RESOURCES.empty)
     worked: pl.DataFrame = msgspec.field(default_factory=TIMED_STEPS.empty)
+    answers: Answers | None = None
 
     @property
     def rank(self) -> int | None:

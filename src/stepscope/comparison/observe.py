@@ -143,6 +143,7 @@ def _observation(trace: Trace, pid: int | None, pids: list[int], chosen: Cycles,
         setup=setup_of(trace),
         steps=steps,
         worked=TIMED_STEPS.empty() if main is None else main.worked,
+        answers=None if main is None else main.answers,
         run_resources=run_resources(trace, pid, pids, steps),
     )
 

@@ -64,7 +64,8 @@ class View(msgspec.Struct, frozen=True):
     `resources` are means over cycles by device and metric. `amounts` are rates multiplied by the cycle's duration. If
     the runs have different kinds of cycle (`same_cycles` is false), only times per call and resources are comparable.
     `peers` are the other processes of the job. `tails` are the slow steps of the whole run, if it was timed. `run_step`
-    is the step that `amounts` are of: that of the whole run, which no profiler made longer, or else `step`.
+    is the step that `amounts` are of: that of the whole run, which no profiler made longer, or else `step`. `is_sure`
+    is false if typical steps are proven to be longer, and their mean is not: the machine may have been slower.
 
     `work` has one row per function: device, name, category, is_collective, is_resized (its calls have other sizes),
     `<measure>_base` and `<measure>_other` of calls, total_ns, self_ns and ns_per_call, `<measure>_real` (that measure
@@ -82,6 +83,7 @@ class View(msgspec.Struct, frozen=True):
     peers: tuple[Pair, ...] = ()
     tails: Tails | None = None
     run_step: Change = ABSENT
+    is_sure: bool = True
 
     @property
     def rank(self) -> int | None:
@@ -357,7 +359,8 @@ def view_of(pair: Pair, effects: pl.DataFrame, peers: Sequence[Pair] = (), whole
     work = _work(effects.filter(pl.col("process") == pair.label), pair)
     work = _with_single_tests(work, base, other, step)
     same = anchors[0] == anchors[1]
-    return View(pair, step, parts, resources, amounts, work, same, tuple(peers), tails_of(pair), run_step)
+    is_sure = whole is None or whole.low is None or whole.low > 0
+    return View(pair, step, parts, resources, amounts, work, same, tuple(peers), tails_of(pair), run_step, is_sure)
 
 
 def _work(effects: pl.DataFrame, pair: Pair) -> pl.DataFrame:

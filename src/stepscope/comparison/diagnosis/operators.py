@@ -32,7 +32,7 @@ from stepscope.comparison.diagnosis.sampled import (
 )
 from stepscope.comparison.diagnosis.sizes import plain, retyped
 from stepscope.comparison.diagnosis.workload import does_more, is_other, other_work
-from stepscope.comparison.model import PROCESS, RuledOut
+from stepscope.comparison.model import LAYOUT_CALLS, LAYOUT_COPIES, PROCESS, RuledOut
 from stepscope.core import units
 from stepscope.core.names import is_launch_call, shorten
 
@@ -56,9 +56,6 @@ _UNCHANGED = 1.05
 _COMPILES = r"dynamo_timed|backend_compile|XlaCompile|^xla::.*Compile"
 #: Files of Python whose functions compile, as in samples of stacks.
 _COMPILER = r"\((?:torch/_(?:dynamo|inductor|functorch)/|torch/jit/|jax/_src/compiler\.py|triton/compiler/)"
-#: Operators that bring a tensor into another order in memory; the copy is made inside.
-_LAYOUT = ("aten::contiguous", "aten::clone")
-_COPIES = (*_LAYOUT, "aten::copy_")
 #: What comes with such a copy: another view of the tensor, and memory for its copy.
 _AROUND_COPIES = ("aten::transpose", "aten::permute", "aten::as_strided", "aten::empty_like", "aten::empty_strided",
                   "aten::empty")  # fmt: skip
@@ -343,9 +340,9 @@ def layout_copies(view: View) -> Judgement:
     that make a copy's memory and its view, and its launch, come with it.
     """
     name = "layout_copies"
-    copies = view.operators().filter(pl.col("name").is_in(_COPIES))
+    copies = view.operators().filter(pl.col("name").is_in(LAYOUT_COPIES))
     added = pl.col("calls_other") - pl.col("calls_base")
-    more = copies.filter(pl.col("name").is_in(_LAYOUT) & pl.col("calls_real") & (added > 0))
+    more = copies.filter(pl.col("name").is_in(LAYOUT_CALLS) & pl.col("calls_real") & (added > 0))
     grown = float(copies["delta_ns"].sum())
     more = more.with_columns(added=added).sort("added", descending=True)
     around = 0.0 if more.is_empty() else _around_copies(view, float(more["added"][0]))

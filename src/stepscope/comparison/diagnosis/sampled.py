@@ -60,6 +60,8 @@ _TIMES = (
 _HALF_ON_LOCK, _LEAST_EXPECTED = 0.5, 5.0
 #: It does what it did if it took that part of a cycle before. It stands out if it grew that much more than the rest.
 _WAS_THERE, _APART = 0.01, 1.2
+#: The rest says how much if it was that part of the time in functions. What rises so many times does it in any case.
+_LEAST_REST, _FAR = 0.1, 1.4
 #: A function is that of workers if they have this part of its time.
 _MOSTLY_WORKERS = 0.5
 #: The same of functions that make batches, as their names say, in what these call.
@@ -330,12 +332,22 @@ def growing(view: View, rise_ns: float = 0.0) -> pl.DataFrame:
     }
     rows = rows.select("function", "low", "high", "worker_ratio", **times)
     rising = rows.filter(pl.col("late") > pl.col("early"))
-    together = rising.select(pl.col("low", "early", "late", "variance", "before").sum())
+    together = rising.select(pl.col("low", "high", "early", "late", "variance", "before").sum())
     rise = float((together["late"] - together["early"])[0])
     is_of_steps = rise_ns > 0 and rise >= _LEAST_OF_RISE * rise_ns
-    if together.filter(_is_rising(is_likely=is_of_steps)).is_empty():
-        rising = rows.filter(_is_rising())
+    if together.filter(_is_rising(is_likely=is_of_steps) & _is_apart(view)).is_empty():
+        rising = rising.filter(_is_rising() & _is_apart(view))
     return rising.drop("variance", "before")
+
+
+def _is_apart(view: View) -> pl.Expr:
+    """Whether functions rise far during the run, or their time grew more than that of all others which the base has."""
+    rows = in_functions(view).filter(~waiting() & (pl.col("low") > 0))
+    low, high = float(rows["low"].sum()), float(rows["high"].sum())
+    of_rest = pl.max_horizontal(pl.lit(1.0), (high - pl.col("high")) / (low - pl.col("low")))
+    has_rest = low - pl.col("low") >= _LEAST_REST * low
+    grew_more = pl.col("high") >= _APART * of_rest * pl.col("low")
+    return ~has_rest | (pl.col("low") == 0) | grew_more | (pl.col("late") >= _FAR * pl.col("early"))
 
 
 def _is_rising(*, is_likely: bool = False) -> pl.Expr:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import numpy as np
 import polars as pl
 
 from stepscope.comparison.diagnosis.case import Judgement, Missing, Rule, Suspect, not_slower
@@ -31,7 +32,8 @@ from stepscope.comparison.diagnosis.sampled import (
     waiting,
 )
 from stepscope.comparison.diagnosis.sizes import PRODUCTS, most_telling, retyped, share_of_same_work, sizes
-from stepscope.comparison.model import OPERATORS, PROCESS, WORKERS, RuledOut
+from stepscope.comparison.model import LAYOUT_CALLS, LAYOUT_COPIES, OPERATORS, PROCESS, WORKERS, RuledOut
+from stepscope.comparison.whole_run import mean_step_ns
 from stepscope.core import units
 from stepscope.core.names import shorten
 
@@ -188,11 +190,15 @@ def _of_functions(view: View) -> Suspect | None:
 
     Processor time is what work costs. It is most of their time and grew by as much: nothing else of the process works
     more, waits for cores, or keeps Python's lock. What most of the time goes to grew at least half as much as all did.
+    All functions take longer on slower cores, too, so the mean step must be proven to.
     Windows of time are as long as the run makes them, so they say nothing of the work.
     """
     own, wait = ran_in_all(view), with_workers(view, waited(view), _RUNQ)
-    if not say_more(view) or not view.is_slower or view.is_of_time or not own.is_known:
+    if not say_more(view) or not view.is_slower or view.is_of_time or not own.is_known or not view.is_sure:
         return None
+    new = grown(view).filter(is_new() & ~waiting())
+    if view.pair.answers_requests and float(new["delta"].sum()) >= _LEAST_PAID * view.run_delta_ns:
+        return None  # threads that answer at the same time slow each other down
     rows = in_functions(view).filter(~waiting()).join(grown(view).filter(is_new()), on="function", how="anti")
     rows = rows.filter(~file_of().is_in(spread(view).filter(is_new())["function"].implode()).fill_null(value=False))
     if view.has_tail:  # what only slow steps take is periodic work, or a tail
@@ -275,8 +281,11 @@ def _resized(view: View, share: float, ratio: float) -> Judgement:
     if is_little and not _pays(view):
         text = f"{what}, but steps of the whole run take only {fold(step)} as long"
         return RuledOut("workload_change", text, is_judged=False)
+    inside = _inside(view)
     if view.pair.answers_requests and not (
-        view.is_slower and view.part(OPERATORS).delta >= _LEAST_PAID * view.delta_ns
+        view.is_slower
+        and view.part(OPERATORS).delta >= _LEAST_PAID * view.delta_ns
+        and (inside is None or inside >= _LEAST_PAID * view.run_delta_ns)
     ):
         text = f"{what} in a few steps, as requests have it, but operators are not what takes longer"
         return RuledOut("workload_change", text, is_judged=False)
@@ -309,6 +318,18 @@ def _resized(view: View, share: float, ratio: float) -> Judgement:
     return _suspect(view, 0.9 if fits else 0.75, f"The run does other work: {what}.", ratio, affected, shown)
 
 
+def _inside(view: View) -> float | None:
+    """How much longer calls of the model take, in the mean step of the whole run; None if unknown. Units: ns.
+
+    A profile has a few steps of a server, whose sizes are those of a few requests.
+    """
+    runs = [[run.steps for run in side] for side in (view.pair.base, view.pair.other)]
+    if any(steps.is_empty() or steps["inside_ns"].null_count() for side in runs for steps in side):
+        return None
+    inside = [[mean_step_ns(steps.with_columns(dur_ns="inside_ns")) for steps in side] for side in runs]
+    return float(np.mean(inside[1]) - np.mean(inside[0]))
+
+
 def _pays(view: View) -> bool:
     """Whether calls with other sizes take as much longer as the step, within a factor of two."""
     added = float(view.work.filter("is_resized")["delta_ns"].sum())
@@ -326,9 +347,14 @@ def unit_of(name: str) -> str:
 
 
 def _added(view: View) -> pl.DataFrame:
-    """Operators with more calls than before, each of them long; empty if some have fewer calls or other types."""
+    """Operators with more calls than before, each of them long; empty if some have fewer calls or other types.
+
+    Copies into another order in memory are a cause of their own.
+    """
     work = view.operators()
     more = pl.col("calls_other") - pl.col("calls_base")
+    if work.filter(pl.col("name").is_in(LAYOUT_CALLS) & pl.col("calls_real") & (more > 0)).height:
+        work = work.filter(~pl.col("name").is_in(LAYOUT_COPIES))
     fewer = work.filter((more < 0) & pl.col("calls_real") & (pl.col("own_ns_base") > 0.005 * view.base_ns))
     if fewer.height or retyped(view.pair):
         return work.clear()
