@@ -269,11 +269,13 @@ def _limit_by(run: Observation, share: float, usual: float) -> float:
     """The same for a run of a job that waits in this share of its steps, all of which take longer than `usual`.
 
     If it also works in its long steps, the longest may be waits: as many as usual, since as many requests come. If too
-    few are far longer, that is so of those alone which others would have left out, too, and that are far longer.
+    few are far longer to tell, those are, if it sleeps in them and others would have left them out, too.
     """
     limit, each = _limit_ns(run), _each(run)
     longest = float(np.quantile(each, 1 - share))
-    return longest if limit is None else limit or max(longest, usual, _FAR_LONGER * float(np.median(each)))
+    if limit == 0 and _is_asleep(run):
+        return max(longest, usual, _FAR_LONGER * float(np.median(each)))
+    return longest if limit is None else limit
 
 
 def _is_asleep(run: Observation) -> bool:

@@ -434,8 +434,10 @@ def lock_held(trace: Trace, pid: int | None, low_ns: int, high_ns: int | None = 
     length = max(end - low_ns, 1)
     name = pl.col("thread").cast(pl.String).fill_null("").str.replace_all(r"\d+", "#")
     sums = (pl.col(column).filter("on_gil").sum() for column in ("dur_ns", "n_samples"))
-    mine = mine.join(_named(trace.stacks).select("stack_id", "is_pool_thread"), on="stack_id", how="left")
-    rows = mine.group_by(name).agg(*sums, pl.col("is_pool_thread").any()).rows()
+    stacks = _named(_up_to_queue(trace.stacks)).select("stack_id", "function", "is_pool_thread")
+    mine = mine.join(stacks, on="stack_id", how="left")
+    answers = pl.col("is_pool_thread").any() | pl.col("tid").is_in(_takers(mine.filter(pl.col("tid") != pid))).any()
+    rows = mine.group_by(name).agg(*sums, answers).rows()
     return {thread: LockHeld(min(held / length, 1.0), n, in_pool) for thread, held, n, in_pool in rows}
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from stepscope.comparison.diagnosis.case import Judgement, Missing, Rule, Suspect, View, not_grown
 from stepscope.comparison.diagnosis.change import ABSENT, Change, evidence, moved, span
 from stepscope.comparison.diagnosis.cores import ran, ran_in_all, waited, with_workers
@@ -116,8 +118,12 @@ def _in_one_function(view: View) -> float:
 
     If the process writes more, that is the function which writes.
     """
-    rows = grown(view).filter(~waiting()).head(1)
+    rows = _function_that_waits(view)
     return float(rows["high"][0] - rows["low"][0]) * view.stretch if rows.height else 0.0
+
+
+def _function_that_waits(view: View) -> pl.DataFrame:
+    return grown(view).filter(~waiting()).head(1)
 
 
 def _queued_after_waits(view: View) -> float:
@@ -139,16 +145,21 @@ def data_loading(view: View) -> Judgement:
     Necessary: the part of the cycle in which the loader's next() is open and the device is idle grew by 3 % of a cycle.
     Time that device work hides belongs to other parts and does not count. Without ranges of a loader: samples of its
     stack show the main thread for that much longer in a function that gets data, as its name says, or in what functions
-    that make batches call; with a profile, outside of operators.
+    that make batches call; with a profile, outside of operators. So do samples where the profiled steps wait no longer.
     """
     name = "data_loading"
     loading = view.part(LOADING)
     if LOADING not in view.parts:
         if is_sampled(view) and not view.pair.answers_requests:
-            return _fetching(view)
+            return _fetching(view, _getting(view))
         loads = view.work["category"].is_in(["dataloader"]).any()
         return RuledOut(name, "the loader's time is hidden") if loads else Missing(name, "ranges of the data loader")
     if not view.same_cycles or not loading.rose(by=view.least_ns):
+        # The whole run may wait for batches where the few steps of a profile found some ready.
+        if view.is_slower and is_sampled(view):
+            sampled = _fetching(view, grown(view).filter(making_batches()))
+            if isinstance(sampled, Suspect):
+                return sampled
         reason = f"time in the data loader: {span(loading.base, loading.other, 'ns')} per cycle"
         return not_grown(name, view, loading, reason)
     shown = [
@@ -232,13 +243,12 @@ def fetched(view: View) -> float:
     return float(_getting(view).filter(fetching())["delta"].sum()) * view.stretch
 
 
-def _fetching(view: View) -> Judgement:
-    """The judgement without ranges of a data loader: by where samples of its stack show the main thread.
+def _fetching(view: View, rows: pl.DataFrame) -> Judgement:
+    """The judgement by samples of the main thread's stack: by these functions that `grown` gave, if they get data.
 
     A profile that shows no loader shows what such a function computes, so there it counts if it waits.
     """
     name = "data_loading"
-    rows = _getting(view)
     times = unexplained(view, rows, waiting_for_disk(view))
     if times is None:
         return RuledOut(name, "the main thread is in no function longer whose name says that it gets data")
@@ -315,6 +325,7 @@ def disk_io(view: View) -> Judgement:
         )
     shown += _pressure(view)
     confidence += 0.05 * (len(shown) > 4)
+    shown += [replace(row, role="supporting") for row in time_in(_function_that_waits(view))]
     verb = "reads" if "read" in metric else "writes"
     who = "The process" if device == PROCESS else f"Something ({device})"
     return view.suspect(

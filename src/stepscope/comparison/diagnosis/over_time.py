@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import polars as pl
+from msgspec.structs import replace
 
 from stepscope.comparison.diagnosis.case import Judgement, Missing, Rule, View, not_slower
 from stepscope.comparison.diagnosis.change import Change, evidence, span
-from stepscope.comparison.diagnosis.cores import MOSTLY_WAITS, part_of_slow, waited, waiting_share, with_workers
+from stepscope.comparison.diagnosis.cores import (
+    HALF_CORE,
+    MOSTLY_WAITS,
+    outside_cores,
+    part_of_slow,
+    waited,
+    waiting_share,
+    with_workers,
+)
 from stepscope.comparison.diagnosis.python import accounted
 from stepscope.comparison.diagnosis.sampled import (
+    FUNCTIONS_SHOWN,
     growing,
     is_elsewhere_in_slow_steps,
     is_sampled,
+    places_of_slow_steps,
     seems_tail,
     spends,
     time_in,
@@ -22,9 +33,6 @@ from stepscope.comparison.model import Evidence, RuledOut
 from stepscope.comparison.whole_run import Tail, Tails, growth, growth_on_cores, of_processes
 from stepscope.core import units
 
-if TYPE_CHECKING:
-    import polars as pl
-
 _NEEDS = "times of all steps, which stepscope record writes"
 _ADVICE = "look for what accumulates from step to step: lists, caches, graphs of losses, open files"
 #: Part of the added time that the tail must explain: less is beside the point. Slow steps at a regular distance that
@@ -34,6 +42,8 @@ _LEAST_PART, _LEAST_REGULAR = 0.2, 0.1
 _STEADY, _BEYOND_BASE = 0.8, 2.0
 #: Where samples show functions that take longer and longer, steps that grow less steadily are evidence too.
 _LIKELY_STEADY = 0.5
+#: What takes so many times as long was hardly there.
+_NEW = 4.0
 #: Part of what the tail adds from which on longer waits for a core may be its reason.
 _SOME = 0.1
 #: Work that returns so seldom is no batch that a few loader workers deliver by turns.
@@ -61,7 +71,7 @@ def periodic_work(view: View) -> Judgement:
         f"every {other.every} steps one takes {each} more than the others",
         tails.added_ns * view.stretch,
         0.85 if other.every >= _SELDOM else 0.6,
-        _shown(base, other),
+        [*_shown(base, other), *_where(view)],
         resource="steps",
         advice=f"look for what the job does every {other.every} steps (a checkpoint, a validation, logging): "
         "do it less often, or in a thread of its own",
@@ -95,7 +105,7 @@ def slow_tail(view: View) -> Judgement:
         f"{share} of the steps take {units.duration(other.each_ns)} more than the others",
         tails.added_ns * view.stretch,
         0.55,
-        _shown(base, other),
+        [*_shown(base, other), *_where(view)],
         resource="steps",
         advice="record such a step: stepscope record --keep 60s --trigger 2x --stacks",
     )
@@ -170,7 +180,13 @@ def _likely_rise(view: View, base: float, other: tuple[float, float]) -> float:
 
 
 def _growing_in(name: str, view: View, places: pl.DataFrame) -> Judgement:
-    """The judgement on functions that take longer and longer, which `growing` gave."""
+    """The judgement on functions that take longer and longer, which `growing` gave.
+
+    Where other processes use the cores, too, and may do so more and more, only those count that the base hardly has.
+    """
+    new = places.filter(pl.col("high") >= _NEW * pl.col("low"))
+    if new.height and (outside_cores(view) or 0.0) >= HALF_CORE:
+        places = new
     times = unexplained(view, places, accounted(view))
     if times is None:
         return not_slower(name, view)
@@ -219,6 +235,12 @@ def _shown(base: Tail, other: Tail) -> list[Evidence]:
         evidence("what slow steps add to the mean step of the run", means, role="necessary", unit="ns"),
         evidence("share of slow steps", shares, unit="ratio"),
     ]
+
+
+def _where(view: View) -> list[Evidence]:
+    """The new functions in which slow steps lose their time, as evidence that is not necessary."""
+    rows = time_in(places_of_slow_steps(view).head(FUNCTIONS_SHOWN))
+    return [replace(row, role="supporting") for row in rows]
 
 
 RULES = (

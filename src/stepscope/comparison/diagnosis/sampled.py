@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -468,6 +469,11 @@ def time_in(rows: pl.DataFrame, text: str = "time of {whose} in {function}, per 
 def functions_in(shown: Iterable[Evidence]) -> set[str]:
     """The functions of which evidence is necessary, as `time_in` gives it."""
     return {row.name for row in shown if row.name and row.role == "necessary"}
+
+
+def functions_shown(shown: Iterable[Evidence]) -> set[str]:
+    """All functions of Python that evidence names, necessary or not."""
+    return {row.name for row in shown if row.name and re.search(_FILE, row.name)}
 
 
 def whose(worker_ratio: float) -> str:
