@@ -178,6 +178,18 @@ def test_all_repeats_of_the_base_count_as_if_each_had_as_many_slow_steps_as_the_
     assert three.p_value >= more_often(12, N, 9, 3 * N)
 
 
+def test_few_slow_steps_at_a_distance_are_no_accident_although_as_many_are_slow_at_random_in_the_base():
+    at_random = np.random.default_rng(3).choice(N, 9, replace=False)
+    base, regular = (
+        _with(with_slow(noisy(seed=seed), at, 60)) for seed, at in ((1, at_random), (2, np.arange(20, N, N // 10)))
+    )
+    tails = tails_of(pair(base, regular))
+    assert tails.other.every is not None
+    assert tails.p_value < 1e-6
+    # Samples of a server's threads may find such a distance by chance.
+    assert replace(tails, is_sampled=True).p_value > 0.1
+
+
 def test_far_shorter_slow_steps_of_the_base_are_something_else():
     other = _with(with_slow(noisy(seed=1), np.random.default_rng(3).choice(N, 9, replace=False), 100.0))
     base = _with(with_slow(noisy(seed=2), [40, 90, 170, 210, 300], 12.0))

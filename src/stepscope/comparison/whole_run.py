@@ -307,7 +307,8 @@ class Tails(msgspec.Struct, frozen=True):
     """The tails of both runs: of several repeats the largest of the base, and the smallest of the other.
 
     `n_steps_base` and `n_slow_base` are of all repeats of the base. `comes_in_base` says that one of them has slow
-    steps at the same regular distance, `is_usual` that these are as long.
+    steps at the same regular distance, `is_usual` that these are as long. `is_sampled` says that samples tell which
+    steps are slow.
     """
 
     base: Tail
@@ -316,6 +317,7 @@ class Tails(msgspec.Struct, frozen=True):
     is_usual: bool
     n_slow_base: int = 0
     comes_in_base: bool = False
+    is_sampled: bool = False
 
     @property
     def share(self) -> float:
@@ -326,11 +328,17 @@ class Tails(msgspec.Struct, frozen=True):
     def p_value(self) -> float:
         """The chance of as many slow steps in the other run if both are alike; 1 if they are not all over it.
 
-        All repeats of the base count, and as if each had as many slow steps as the one that has most.
+        All repeats of the base count, and as if each had as many slow steps as the one that has most. If slow steps
+        come at a regular distance, of the steps at that distance so many are slow, for any distance and first step.
         """
+        if not self.other.is_spread:
+            return 1.0
         n_slow = round(self.base.n_slow / self.base.n_steps * self.n_steps_base)
-        counts = self.other.n_slow, self.other.n_steps, n_slow, self.n_steps_base
-        return more_often(*counts) if self.other.is_spread else 1.0
+        anywhere = more_often(self.other.n_slow, self.other.n_steps, n_slow, self.n_steps_base)
+        if self.other.every is None or self.comes_in_base or self.is_sampled:
+            return anywhere
+        n_there, tried = max(self.other.n_steps // self.other.every, self.other.n_slow), self.other.n_steps**2 / 50
+        return min(anywhere, tried * more_often(self.other.n_slow, n_there, n_slow, self.n_steps_base))
 
     @property
     def likely_p_value(self) -> float:
@@ -368,7 +376,7 @@ def tails_of(pair: Pair) -> Tails | None:
     is_usual = any(_is_alike(one, other) for one in usual)
     comes = other.every is not None and any(one.every == other.every for one in usual)
     n_steps, n_slow = sum(one.n_steps for one in tails), sum(one.n_slow for one in tails)
-    return Tails(base, other, n_steps, is_usual, n_slow, comes)
+    return Tails(base, other, n_steps, is_usual, n_slow, comes, pair.answers_requests)
 
 
 def _is_alike(base: Tail, other: Tail) -> bool:
