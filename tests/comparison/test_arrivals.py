@@ -93,17 +93,18 @@ def answered(step_ms, work_ms, *, n_at_work=400, seed=0):
     run = served(step_ms, 0, seed=seed)
     functions = pl.DataFrame({"function": ["answer (t.py)"], "share_ratio": [1.0], "worker_ratio": [1.0]})
     worked = TIMED_STEPS.conform(run.steps.with_columns(dur_ns=pl.lit(work_ms * MS)))
-    return replace(run, answers=Answers(functions, worked, n_at_work))
+    return replace(run, answers=Answers(functions, worked, n_at_work, 60.0))
 
 
 def test_the_time_in_which_threads_that_answer_requests_work_is_compared_if_samples_tell_it():
     (both,), (remark,) = without_waits([pair(answered(10, 5), answered(10, 8, seed=1))])
     assert (mean_ms(both.base[0]), mean_ms(both.other[0])) == pytest.approx((5, 8))
     assert both.base[0].python_functions["function"].to_list() == ["answer (t.py)"]
+    assert both.waits[0].n_requests == 60
     assert remark.endswith("the time in which its threads work, by samples, is compared")
 
 
-@pytest.mark.parametrize(("work_ms", "n_at_work"), [(9.8, 400), (5, 200)])
+@pytest.mark.parametrize(("work_ms", "n_at_work"), [(9.8, 400), (5, 50)])
 def test_threads_that_hardly_wait_or_that_few_samples_found_are_not(work_ms, n_at_work):
     (both,), _ = without_waits([pair(answered(10, work_ms, n_at_work=n_at_work), answered(10, 8, seed=1))])
     assert not both.answers_requests

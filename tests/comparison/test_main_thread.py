@@ -251,7 +251,7 @@ def test_threads_that_call_the_model_in_place_of_the_main_thread_count_with_thei
         "waits for an item: answer (t.py)": pytest.approx(0.25),
     }  # fmt: skip
     assert answers.worked["dur_ns"].to_list() == [100.0, 50.0]
-    assert answers.n_at_work == 3
+    assert (answers.n_at_work, answers.n_waits) == (3, 0.5)
     called_by_main = visits((7, 7, 2, 0, 200), *rows[1:]).with_tables(stacks=recorded.stacks)
     assert main_thread(called_by_main, 7, 0, steps=steps).answers is None
     of_loops = steps.with_columns(source=pl.lit("loop").cast(steps["source"].dtype))

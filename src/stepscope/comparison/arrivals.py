@@ -43,7 +43,7 @@ _FAR_LONGER = 3
 _SAMPLED_WAITS = 0.3
 #: What threads that answer requests do is known by so many samples of their work, in the base and in the other run, if
 #: they wait for this part of the time. With fewer, the time of calls says more.
-_ENOUGH, _ENOUGH_OTHER, _LEAST_IDLE = 300, 100, 0.1
+_ENOUGH, _ENOUGH_OTHER, _LEAST_IDLE = 120, 75, 0.1
 #: Steps come more often if they do so many times as often. Requests have more of them if that is so many times as much
 #: as the process is woken more often, and it still waits for this part of the time.
 _MORE_STEPS, _APART, _STILL_WAITS = 1.2, 1.3, 0.2
@@ -105,7 +105,14 @@ def _answering(pair: Pair) -> Pair:
     if not seldom or not all(_n_at_work(run) >= _ENOUGH for run in left):
         return pair
     base, other = (tuple(_worked(run) for run in side) for side in (left, right))
-    return replace(pair, base=base, other=other, waits=(_waits(pair.base, base, 1.0), _waits(pair.other, other, 1.0)))
+    waits = (_waits(side, after, _requests(side)) for side, after in ((pair.base, base), (pair.other, other)))
+    return replace(pair, base=base, other=other, waits=tuple(waits))
+
+
+def _requests(runs: Sequence[Observation]) -> float:
+    """About how many requests a step has of threads that answer some, by how often these were found to wait."""
+    n_waits = sum(run.answers.n_waits for run in runs if run.answers is not None)
+    return min(n_waits / sum(_each(run).size for run in runs), 1.0)
 
 
 def _by_answers(run: Observation) -> Observation | None:

@@ -191,7 +191,7 @@ def _answers(
     worked = _worked_by_turns(mine, works, steps)
     functions = _functions(mine, pl.lit(value=False), steps, worked)
     functions = functions.join(on_lock, on="function", how="left", maintain_order="left")
-    return Answers(functions, worked, mine.filter(works).height)
+    return Answers(functions, worked, mine.filter(works).height, mine.filter(~works).height / threads.height)
 
 
 def waiting_ratio(functions: pl.DataFrame | None) -> float:
@@ -434,10 +434,11 @@ def lock_held(trace: Trace, pid: int | None, low_ns: int, high_ns: int | None = 
     length = max(end - low_ns, 1)
     name = pl.col("thread").cast(pl.String).fill_null("").str.replace_all(r"\d+", "#")
     sums = (pl.col(column).filter("on_gil").sum() for column in ("dur_ns", "n_samples"))
-    stacks = _named(_up_to_queue(trace.stacks)).select("stack_id", "function", "is_pool_thread")
+    stacks = _named(_up_to_queue(trace.stacks)).select("stack_id", "function", "is_pool_thread", "calls_model")
     mine = mine.join(stacks, on="stack_id", how="left")
-    answers = pl.col("is_pool_thread").any() | pl.col("tid").is_in(_takers(mine.filter(pl.col("tid") != pid))).any()
-    rows = mine.group_by(name).agg(*sums, answers).rows()
+    takes = pl.col("tid").is_in(_takers(mine.filter(pl.col("tid") != pid)))
+    answers = pl.col("is_pool_thread") | takes | (pl.col("calls_model") & (pl.col("tid") != pid))
+    rows = mine.group_by(name).agg(*sums, answers.any()).rows()
     return {thread: LockHeld(min(held / length, 1.0), n, in_pool) for thread, held, n, in_pool in rows}
 
 

@@ -235,14 +235,16 @@ class LockHeld(msgspec.Struct, frozen=True):
 
 
 class Answers(msgspec.Struct, frozen=True):
-    """What samples say of the threads of a server that answer its requests; `n_at_work` visits found them at work.
+    """What samples say of the threads of a server that answer its requests.
 
     `functions` has each function's share of their time, `worked` the steps without the time in which they wait.
+    `n_at_work` visits found them at work, and `n_waits` is how often each of them was found to wait, on average.
     """
 
     functions: pl.DataFrame
     worked: pl.DataFrame
     n_at_work: int
+    n_waits: float
 
 
 class Observation(msgspec.Struct, frozen=True):
