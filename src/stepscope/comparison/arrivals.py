@@ -105,8 +105,10 @@ def _answering(pair: Pair) -> Pair:
     if not seldom or not all(_n_at_work(run) >= _ENOUGH for run in left):
         return pair
     base, other = (tuple(_worked(run) for run in side) for side in (left, right))
-    waits = (_waits(side, after, _requests(side)) for side, after in ((pair.base, base), (pair.other, other)))
-    return replace(pair, base=base, other=other, waits=tuple(waits))
+    share = _requests(pair.base)  # the other run may hardly wait, and its requests have as many steps
+    return replace(
+        pair, base=base, other=other, waits=(_waits(pair.base, base, share), _waits(pair.other, other, share))
+    )
 
 
 def _requests(runs: Sequence[Observation]) -> float:
