@@ -179,6 +179,15 @@ def test_where_the_machine_drifts_a_function_that_takes_longer_and_longer_says_t
         assert cause is result.causes[0]
 
 
+@pytest.mark.parametrize(("first", "last", "names"), [(0.5, 0.62, False), (0.5, 0.8, True)])
+def test_on_slower_cores_functions_rise_only_if_they_grow_more_than_the_rest(first, last, names):
+    drift = 12 * np.cos(np.arange(N) / N * 6 * np.pi)
+    base = sampled(timed(0, drift), merge=(0.55, 0.55), rest=(0.45, 0.45))
+    other = sampled(timed(1, drift + 0.3 * STEP_MS), merge=(first, last), rest=(1 - first, 1 - last))
+    result = compare_runs([[base]], [[other]])
+    assert ("growing_steps" in [cause.category for cause in result.causes]) is names
+
+
 @pytest.mark.parametrize(("rise_ms", "names"), [(24.0, True), (0.0, False)])
 def test_few_samples_of_a_function_that_takes_longer_and_longer_are_enough_if_the_steps_grow_too(rise_ms, names):
     drift = 12 * np.cos(np.arange(N) / N * 6 * np.pi)  # its first quarter is as long as its last

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from stepscope.comparison.diagnosis import Case, views
 from stepscope.comparison.diagnosis.case import Suspect
 from stepscope.comparison.diagnosis.python import host_overhead
+from stepscope.comparison.diagnosis.workload import workload_change
 from stepscope.comparison.effects import effects
 from stepscope.comparison.model import WINDOWS, Pair, Waits
 from stepscope.comparison.verdict import compare_runs
@@ -76,6 +77,14 @@ def test_functions_that_all_take_longer_alike_have_more_to_do():
     cause = first_cause(loop(60.0, 58.0, TIMES), other)
     assert cause.category == "workload_change"
     assert "Functions take longer alike: from 58" in cause.statement
+
+
+def test_functions_that_all_take_longer_alike_may_be_on_slower_cores_if_the_mean_step_proves_nothing():
+    other = loop(75.0, 72.5, {name: time * 1.25 for name, time in TIMES.items()}, seed=1)
+    both = Pair("", (loop(60.0, 58.0, TIMES),), (other,), "only process")
+    (view,) = views(Case((both,), effects((both,))))
+    assert workload_change(view).cause.category == "workload_change"
+    assert not isinstance(workload_change(replace(view, is_sure=False)), Suspect)
 
 
 def test_windows_of_time_are_as_long_as_the_run_makes_them_and_say_nothing_of_the_work():
@@ -146,6 +155,18 @@ def test_a_profile_shows_data_loading_by_time_outside_operators():
     assert first_cause(base, in_batches(other)).category == "data_loading"
 
 
+def test_samples_show_waits_for_batches_that_a_few_profiled_steps_had_ready():
+    """With a loader whose ranges the profile has, as long as in the base."""
+    functions = [
+        sampled_functions(f, 2000) for f in ({"solve (a.py)": 1.0}, {"solve (a.py)": 0.8, "augment (a.py)": 0.2})
+    ]
+    base, other = (replace(recorded(BASE, seed), python_functions=functions[seed]) for seed in (0, 1))
+    longer = replace(other, cycles=other.cycles.with_columns((pl.col("dur_ns") * 1.3).cast(pl.Int64)))
+    for run, names in ((longer, []), (in_batches(longer), ["data_loading"])):
+        causes = [cause.category for cause in compare_runs([[base]], [[run]]).causes]
+        assert [name for name in causes if name == "data_loading"] == names
+
+
 def answers(run):
     """The run as that of a server which waits for requests for half of the time."""
     waits = Waits(n_requests=500.0, waiting_ratio=0.5, step_ns=run.complete_cycles["dur_ns"].mean())
@@ -163,3 +184,13 @@ def test_what_a_servers_threads_do_besides_the_model_counts_though_its_calls_tak
     alone = replace(both, waits=None)
     (view,) = views(Case((alone,), effects((alone,))))
     assert not isinstance(host_overhead(view), Suspect)
+
+
+def test_threads_that_answer_slow_each_other_down_by_a_function_that_one_of_them_has_more():
+    stretched = {name: time * 1.25 for name, time in TIMES.items()}
+    for more, is_named in (({}, True), ({"audit (a.py)": 9.0}, False)):
+        base, waits = answers(loop(60.0, 58.0, TIMES))
+        other, _ = answers(loop(75.0 + sum(more.values()), 72.5 + sum(more.values()), {**stretched, **more}, seed=1))
+        both = Pair("", (base,), (other,), "only process", waits=(waits, waits))
+        (view,) = views(Case((both,), effects((both,))))
+        assert isinstance(workload_change(view), Suspect) is is_named

@@ -76,6 +76,16 @@ def test_work_that_was_added_is_told():
     assert "20 calls of aten::bmm more per cycle" in diagnosis.causes[0].statement
 
 
+def test_copies_into_another_order_are_no_added_work():
+    """A layer that works in another order of its inputs: its copies take a part of what it costs."""
+    ops = (Op("aten::clone", 14, 0.1 * MS, "[[8,72,320]]"), Op("aten::mul", 7, 1.5 * MS, "[[8,72,320]]"))
+    copies = replace(BASE.op("aten::copy_"), calls=37, each_ns=0.6 * MS)
+    diagnosis = diagnosed(BASE, BASE.with_ops(*ops, copies))
+    (work,) = (cause for cause in diagnosis.causes if cause.category == "workload_change")
+    assert categories(diagnosis)[0] == "layout_copies"
+    assert "7 calls of aten::mul more per cycle, 10.5" in work.statement
+
+
 def test_without_shapes_counts_of_kernels_tell_other_work():
     base = gpu_job()
     kernels = tuple(replace(k, calls=k.calls * 2) for k in base.kernels)
