@@ -238,7 +238,9 @@ def _shown(base: Tail, other: Tail) -> list[Evidence]:
 
 
 def _where(view: View) -> list[Evidence]:
-    """The new functions in which slow steps lose their time, as evidence that is not necessary."""
+    """The new functions in which slow steps lose most of their time, as evidence that is not necessary."""
+    if not is_elsewhere_in_slow_steps(view):
+        return []
     rows = time_in(places_of_slow_steps(view).head(FUNCTIONS_SHOWN))
     return [replace(row, role="supporting") for row in rows]
 
