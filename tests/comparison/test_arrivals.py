@@ -104,6 +104,15 @@ def test_the_time_in_which_threads_that_answer_requests_work_is_compared_if_samp
     assert remark.endswith("the time in which its threads work, by samples, is compared")
 
 
+def test_threads_that_hardly_wait_count_in_place_of_a_main_thread_that_only_waits():
+    waits = pl.DataFrame({"function": ["Thread.join (threading.py)"], "share_ratio": [1.0], "worker_ratio": [0.0]})
+    runs = [replace(answered(10, 9.9, seed=seed), python_functions=waits) for seed in (0, 1)]
+    (both,), remarks = without_waits([pair(*runs)])
+    assert (both.answers_requests, remarks) == (False, ())
+    assert mean_ms(both.base[0]) == pytest.approx(10, rel=0.01)
+    assert both.other[0].python_functions["function"].to_list() == ["answer (t.py)"]
+
+
 @pytest.mark.parametrize(("work_ms", "n_at_work"), [(9.8, 400), (5, 50)])
 def test_threads_that_hardly_wait_or_that_few_samples_found_are_not(work_ms, n_at_work):
     (both,), _ = without_waits([pair(answered(10, work_ms, n_at_work=n_at_work), answered(10, 8, seed=1))])

@@ -44,6 +44,8 @@ _SAMPLED_WAITS = 0.3
 #: What threads that answer requests do is known by so many samples of their work, in the base and in the other run, if
 #: they wait for this part of the time. With fewer, the time of calls says more.
 _ENOUGH, _ENOUGH_OTHER, _LEAST_IDLE = 120, 75, 0.1
+#: A main thread does nothing but start and end others if it waits for this part of its time.
+_ONLY_WAITS = 0.95
 #: Steps come more often if they do so many times as often. Requests have more of them if that is so many times as much
 #: as the process is woken more often, and it still waits for this part of the time.
 _MORE_STEPS, _APART, _STILL_WAITS = 1.2, 1.3, 0.2
@@ -68,12 +70,12 @@ def without_waits(pairs: Sequence[Pair]) -> tuple[tuple[Pair, ...], tuple[str, .
         compared, what = pair, ""
         if all(_may_wait(run) for run in (*pair.base, *pair.other)):
             compared, what = _answering(pair), "the time in which its threads work, by samples, is compared"
-            if compared.waits is None:
+            if compared is pair:
                 compared, what = _without_long_steps(pair), "steps that end with such a wait are left out"
-            if compared.waits is None:
+            if compared is pair:
                 compared, times = _at_work(pair)
                 what = f"the time in which its main thread works, by samples, is compared{_more_steps(times)}"
-            if compared.waits is None:
+            if compared is pair:
                 compared, what = _inside_calls(pair), "the time inside the calls of its model is compared"
         changed.append(compared)
         if compared.waits is not None:
@@ -95,15 +97,19 @@ def _may_wait(run: Observation) -> bool:
 def _answering(pair: Pair) -> Pair:
     """The pair with the time of its steps in which samples show the threads that answer requests at work.
 
-    That holds what they do between calls of the model, too, and waits for each other.
+    That holds what they do between calls of the model, too, and waits for each other. If they hardly wait for requests,
+    and the main thread does nothing else, steps stay as they are, and their functions are compared in place of its.
     """
     known = [[_by_answers(run) for run in side] for side in (pair.base, pair.other)]
     left, right = ([each for each in side if each is not None] for side in known)
     if len(left) < len(pair.base) or len(right) < len(pair.other):
         return pair
     seldom = all(mean_step_ns(run.worked) <= (1 - _LEAST_IDLE) * mean_step_ns(run.steps) for run in left)
-    if not seldom or not all(_n_at_work(run) >= _ENOUGH for run in left):
+    if not all(_n_at_work(run) >= _ENOUGH for run in left):
         return pair
+    if not seldom:
+        only_waits = all(waiting_ratio(run.python_functions) >= _ONLY_WAITS for run in (*pair.base, *pair.other))
+        return replace(pair, base=tuple(left), other=tuple(right)) if only_waits else pair
     base, other = (tuple(_worked(run) for run in side) for side in (left, right))
     share = _requests(pair.base)  # the other run may hardly wait, and its requests have as many steps
     return replace(
