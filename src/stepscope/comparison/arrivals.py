@@ -63,7 +63,7 @@ _LEAST_CYCLES = 3
 def without_waits(pairs: Sequence[Pair]) -> tuple[tuple[Pair, ...], tuple[str, ...]]:
     """The pairs without the time in which the job waited for requests, and remarks on how much that is.
 
-    A pair stays as it is unless each run of the base waits most of the time.
+    A pair stays as it is unless the job waits for requests in the base.
     """
     changed, remarks = [], []
     for pair in pairs:
@@ -100,16 +100,15 @@ def _answering(pair: Pair) -> Pair:
     That holds what they do between calls of the model, too, and waits for each other. If they hardly wait for requests,
     and the main thread does nothing else, steps stay as they are, and their functions are compared in place of its.
     """
-    known = [[_by_answers(run) for run in side] for side in (pair.base, pair.other)]
-    left, right = ([each for each in side if each is not None] for side in known)
-    if len(left) < len(pair.base) or len(right) < len(pair.other):
+    runs = (*pair.base, *pair.other)
+    n_base, n_other = (min(_n_at_work(run) for run in side) for side in (pair.base, pair.other))
+    if n_base < _ENOUGH or n_other < _ENOUGH_OTHER or any(_has_device(run) for run in runs):
         return pair
+    left, right = (tuple(_by_answers(run) for run in side) for side in (pair.base, pair.other))
     seldom = all(mean_step_ns(run.worked) <= (1 - _LEAST_IDLE) * mean_step_ns(run.steps) for run in left)
-    if not all(_n_at_work(run) >= _ENOUGH for run in left):
-        return pair
     if not seldom:
-        only_waits = all(waiting_ratio(run.python_functions) >= _ONLY_WAITS for run in (*pair.base, *pair.other))
-        return replace(pair, base=tuple(left), other=tuple(right)) if only_waits else pair
+        only_waits = all(waiting_ratio(run.python_functions) >= _ONLY_WAITS for run in runs)
+        return replace(pair, base=left, other=right) if only_waits else pair
     base, other = (tuple(_worked(run) for run in side) for side in (left, right))
     share = _requests(pair.base)  # the other run may hardly wait, and its requests have as many steps
     return replace(
@@ -123,11 +122,10 @@ def _requests(runs: Sequence[Observation]) -> float:
     return min(n_waits / sum(_each(run).size for run in runs), 1.0)
 
 
-def _by_answers(run: Observation) -> Observation | None:
-    """The observation with what threads that answer requests do in place of the main one; None if little is known."""
-    if run.answers is None or _n_at_work(run) < _ENOUGH_OTHER or _has_device(run):
-        return None
-    return replace(run, python_functions=run.answers.functions, worked=run.answers.worked)
+def _by_answers(run: Observation) -> Observation:
+    """The observation with what threads that answer requests do in place of the main one."""
+    known = run.answers
+    return run if known is None else replace(run, python_functions=known.functions, worked=known.worked)
 
 
 def _n_at_work(run: Observation) -> int:
@@ -143,9 +141,7 @@ def _without_long_steps(pair: Pair) -> Pair:
     known = [limit for limit in limits if limit]
     if any(limit is None for limit in limits) or 2 * len(known) <= len(limits):
         return pair
-    without = [_below(run, limit) for run, limit in zip(pair.base, limits, strict=True) if limit]
-    whole = [run for run, limit in zip(pair.base, limits, strict=True) if limit]
-    share = max(1 - _each(after).size / _each(run).size for run, after in zip(whole, without, strict=True))
+    share = max(float((_each(run) >= limit).mean()) for run, limit in zip(pair.base, limits, strict=True) if limit)
     base, other = (
         tuple(_below(run, _limit_by(run, share, min(known))) for run in side) for side in (pair.base, pair.other)
     )

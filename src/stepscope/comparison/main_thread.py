@@ -148,13 +148,15 @@ def main_thread(
     is_theirs = pl.col("pid").is_in([pid, *at_work["pid"].unique()])
     held = samples.filter(pl.col("on_gil") & is_theirs).join(stacks, on="stack_id")
     on_lock = _on_lock(held, visits.filter(is_theirs))
-    functions = _functions(mine, is_main, steps, worked).join(on_lock, on="function", how="left", maintain_order="left")
+    functions = _functions(mine, is_main, steps, worked, on_lock)
     answers = None if steps is None else _answers(visits.filter(of_process), works, steps, on_lock, own)
     return MainThread(functions, worked, answers)
 
 
-def _functions(mine: pl.DataFrame, is_main: pl.Expr, steps: pl.DataFrame | None, worked: pl.DataFrame) -> pl.DataFrame:
-    """The columns of `MainThread.functions` that these visits tell."""
+def _functions(
+    mine: pl.DataFrame, is_main: pl.Expr, steps: pl.DataFrame | None, worked: pl.DataFrame, on_lock: pl.DataFrame
+) -> pl.DataFrame:
+    """`MainThread.functions` of these visits; `on_lock` says how long threads held Python's lock in each function."""
     is_worker = pl.col("dur_ns").filter(~is_main).sum() / pl.col("dur_ns").sum()
     gets_data = pl.col("dur_ns").filter("gets_data").sum() / pl.col("dur_ns").sum()
     share = pl.col("dur_ns").sum() / int(mine["dur_ns"].sum())
@@ -166,7 +168,7 @@ def _functions(mine: pl.DataFrame, is_main: pl.Expr, steps: pl.DataFrame | None,
         n_samples=pl.lit(round(whole["n_samples"].sum())), n_independent=_independent(functions, whole)
     ).with_columns(n_all_visits=pl.lit(whole.height))
     n_visits = whole.group_by("function").agg(n_visits=pl.len())
-    for more in (n_visits, early, late, _longer_in_slow_steps(mine, steps, worked)):
+    for more in (n_visits, early, late, _longer_in_slow_steps(mine, steps, worked), on_lock):
         counted = counted.join(more, on="function", how="left", maintain_order="left")
     return counted
 
@@ -189,8 +191,7 @@ def _answers(
         return None
     mine = _within(visits.filter(pl.col("tid").is_in(threads["tid"].implode())), steps)
     worked = _worked_by_turns(mine, works, steps)
-    functions = _functions(mine, pl.lit(value=False), steps, worked)
-    functions = functions.join(on_lock, on="function", how="left", maintain_order="left")
+    functions = _functions(mine, pl.lit(value=False), steps, worked, on_lock)
     return Answers(functions, worked, mine.filter(works).height, mine.filter(~works).height / threads.height)
 
 

@@ -337,7 +337,8 @@ class Tails(msgspec.Struct, frozen=True):
         anywhere = more_often(self.other.n_slow, self.other.n_steps, n_slow, self.n_steps_base)
         if self.other.every is None or self.comes_in_base or self.is_sampled:
             return anywhere
-        n_there, tried = max(self.other.n_steps // self.other.every, self.other.n_slow), self.other.n_steps**2 / 50
+        n_there = max(self.other.n_steps // self.other.every, self.other.n_slow)
+        tried = (self.other.n_steps / _LEAST_SLOW) ** 2 / 2
         return min(anywhere, tried * more_often(self.other.n_slow, n_there, n_slow, self.n_steps_base))
 
     @property

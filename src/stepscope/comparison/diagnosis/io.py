@@ -123,6 +123,7 @@ def _in_one_function(view: View) -> float:
 
 
 def _function_that_waits(view: View) -> pl.DataFrame:
+    """That function, with the columns of `grown`; no row if none grew."""
     return grown(view).filter(~waiting()).head(1)
 
 

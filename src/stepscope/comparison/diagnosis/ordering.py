@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from stepscope.comparison.diagnosis import python
 from stepscope.comparison.diagnosis.case import Suspect
-from stepscope.comparison.diagnosis.sampled import functions_in, functions_shown
+from stepscope.comparison.diagnosis.sampled import HARDLY_THERE, functions_in, functions_shown
 from stepscope.comparison.diagnosis.straggler import straggler
 from stepscope.comparison.model import PYTHON, Cause, Evidence
 
@@ -87,8 +87,8 @@ _OTHER_WORK = 0.85
 _PLACE_OF = {"slow_tail": 0.75, "growing_steps": 0.5}
 #: Memory that grows is why steps grow if it accounts for so much of that.
 _SOME_OF = 0.25
-#: Causes that stretch all that is there. What the base hardly has, a fourth at most, does not follow from them.
-_STRETCHES, _NEW = ("cpu_contention", "memory_bandwidth", "cpu_frequency", "gil_contention"), 4.0
+#: Causes that stretch all that is there. What the base hardly has does not follow from them.
+_STRETCHES = ("cpu_contention", "memory_bandwidth", "cpu_frequency", "gil_contention")
 #: A consequence that explains less than this share of the difference is never a cause of its own.
 _LEAST_SCORE = 0.05
 #: Part of a straggler's lag from which on something on that rank is a reason for it.
@@ -261,7 +261,7 @@ def _are_elsewhere(suspect: Suspect, best: Suspect, reference: float) -> bool:
     if suspect.cause.category not in _WHEN or not rows:
         return False
     if suspect.cause.category == "growing_steps" and best.cause.category in _STRETCHES:
-        new = (row for row in rows if (row.other or 0.0) >= _NEW * (row.base or 0.0))
+        new = (row for row in rows if (row.other or 0.0) >= HARDLY_THERE * (row.base or 0.0))
         return any((row.other or 0.0) - (row.base or 0.0) >= _LEAST_SCORE * reference for row in new)
     theirs = functions_shown(best.cause.evidence)
     return bool(theirs) and not theirs & functions_shown(rows)

@@ -19,6 +19,7 @@ from stepscope.comparison.diagnosis.cores import (
 from stepscope.comparison.diagnosis.python import accounted
 from stepscope.comparison.diagnosis.sampled import (
     FUNCTIONS_SHOWN,
+    HARDLY_THERE,
     growing,
     is_elsewhere_in_slow_steps,
     is_sampled,
@@ -42,8 +43,6 @@ _LEAST_PART, _LEAST_REGULAR = 0.2, 0.1
 _STEADY, _BEYOND_BASE = 0.8, 2.0
 #: Where samples show functions that take longer and longer, steps that grow less steadily are evidence too.
 _LIKELY_STEADY = 0.5
-#: What takes so many times as long was hardly there.
-_NEW = 4.0
 #: Part of what the tail adds from which on longer waits for a core may be its reason.
 _SOME = 0.1
 #: Work that returns so seldom is no batch that a few loader workers deliver by turns.
@@ -184,7 +183,7 @@ def _growing_in(name: str, view: View, places: pl.DataFrame) -> Judgement:
 
     Where other processes use the cores, too, and may do so more and more, only those count that the base hardly has.
     """
-    new = places.filter(pl.col("high") >= _NEW * pl.col("low"))
+    new = places.filter(pl.col("high") >= HARDLY_THERE * pl.col("low"))
     if new.height and (outside_cores(view) or 0.0) >= HALF_CORE:
         places = new
     times = unexplained(view, places, accounted(view))

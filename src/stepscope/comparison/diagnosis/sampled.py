@@ -63,6 +63,8 @@ _HALF_ON_LOCK, _LEAST_EXPECTED = 0.5, 5.0
 _WAS_THERE, _APART = 0.01, 1.2
 #: The rest says how much if it was that part of the time in functions. What rises so many times does it in any case.
 _LEAST_REST, _FAR = 0.1, 1.4
+#: The base hardly has what takes so many times as long.
+HARDLY_THERE = 4.0
 #: A function is that of workers if they have this part of its time.
 _MOSTLY_WORKERS = 0.5
 #: The same of functions that make batches, as their names say, in what these call.

@@ -196,10 +196,11 @@ def _of_functions(view: View) -> Suspect | None:
     own, wait = ran_in_all(view), with_workers(view, waited(view), _RUNQ)
     if not say_more(view) or not view.is_slower or view.is_of_time or not own.is_known or not view.is_sure:
         return None
-    new = grown(view).filter(is_new() & ~waiting())
-    if view.pair.answers_requests and float(new["delta"].sum()) >= _LEAST_PAID * view.run_delta_ns:
+    new = grown(view).filter(is_new())
+    added_ns = float(new.filter(~waiting())["delta"].sum())
+    if view.pair.answers_requests and added_ns >= _LEAST_PAID * view.run_delta_ns:
         return None  # threads that answer at the same time slow each other down
-    rows = in_functions(view).filter(~waiting()).join(grown(view).filter(is_new()), on="function", how="anti")
+    rows = in_functions(view).filter(~waiting()).join(new, on="function", how="anti")
     rows = rows.filter(~file_of().is_in(spread(view).filter(is_new())["function"].implode()).fill_null(value=False))
     if view.has_tail:  # what only slow steps take is periodic work, or a tail
         rows = rows.with_columns(pl.col("high") - pl.col("slow"), pl.col("delta") - pl.col("slow"))
