@@ -230,6 +230,20 @@ def sampled_functions(shares, n, *, thirds=None, on_lock=None, slow=None):
     return frame.with_columns(**counts, n_visits=(share * n).cast(pl.Int64), worker_ratio=0.0, fetch_ratio=0.0)
 
 
+def loop(ms, own_ms, times, *, seed=0, on_lock=None, **levels):
+    """A plain loop: its step, the processor time of it, and the main thread's time in functions (ms).
+
+    `on_lock` is the part of a function's time in which it holds Python's lock: none of it, unless given.
+    """
+    functions = sampled_functions({name: time / ms for name, time in times.items()}, 2000, on_lock=on_lock or {})
+    job = replace(Job(), operators=(), gaps_ms=ms, loading_ms=0.0)
+    if "host_pressure_io_some" in levels:
+        job = replace(job, resources={**job.resources, ("host", "host_pressure_io_some"): ("ns/s", 0.0)})
+    used = own_ms / ms
+    run = recorded(job.levels(process_oncpu_time=1e9 * used, process_cpu_usage=100 * used, **levels), seed)
+    return replace(run, parts=run.parts.clear(), python_functions=functions)
+
+
 def _looseness(key):
     return next((value for name, value in LOOSE.items() if name in key), 0.0)
 

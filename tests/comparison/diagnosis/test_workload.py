@@ -71,9 +71,21 @@ def test_another_model_is_other_work_and_nothing_else():
 
 
 def test_work_that_was_added_is_told():
-    diagnosis = diagnosed(BASE, BASE.with_ops(Op("aten::bmm", 20, 0.8 * MS, "[[4,384,384],[4,384,384]]")))
+    names = ("aten::bmm", "aten::erf", "aten::tril")
+    more = tuple(Op(name, 20, each * MS, "[[4,384,384]]") for name, each in zip(names, (0.4, 0.3, 0.3), strict=True))
+    diagnosis = diagnosed(BASE, BASE.with_ops(*more))
     assert categories(diagnosis) == ["workload_change"]
     assert "20 calls of aten::bmm more per cycle" in diagnosis.causes[0].statement
+
+
+def test_one_operator_that_is_most_of_what_was_added_is_a_slow_operator():
+    svd, small = Op("aten::_linalg_svd", 13, 1.6 * MS, "[[64,64]]"), Op("aten::mul", 13, 0.2 * MS, "[[64,64]]")
+    diagnosis = diagnosed(BASE, BASE.with_ops(svd, small))
+    assert categories(diagnosis) == ["slow_operator"]
+    assert (
+        "_linalg_svd is new, the base never calls it: its own time is 20.7 ms per cycle"
+        in diagnosis.causes[0].statement
+    )
 
 
 def test_copies_into_another_order_are_no_added_work():
@@ -81,9 +93,9 @@ def test_copies_into_another_order_are_no_added_work():
     ops = (Op("aten::clone", 14, 0.1 * MS, "[[8,72,320]]"), Op("aten::mul", 7, 1.5 * MS, "[[8,72,320]]"))
     copies = replace(BASE.op("aten::copy_"), calls=37, each_ns=0.6 * MS)
     diagnosis = diagnosed(BASE, BASE.with_ops(*ops, copies))
-    (work,) = (cause for cause in diagnosis.causes if cause.category == "workload_change")
+    (work,) = (cause for cause in diagnosis.causes if cause.category == "slow_operator")
     assert categories(diagnosis)[0] == "layout_copies"
-    assert "7 calls of aten::mul more per cycle, 10.5" in work.statement
+    assert "mul is new, the base never calls it: its own time is 10.5 ms" in work.statement
 
 
 def test_without_shapes_counts_of_kernels_tell_other_work():

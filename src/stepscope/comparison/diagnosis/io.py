@@ -38,7 +38,7 @@ _STALLED = ("host_pressure_io_some",)
 _UNCOUNTED = 1.5
 #: After a wait another process may finish its time slice first: 3 ms at most with Linux' default scheduler.
 _SLICE_NS = 3e6
-#: The part of a function's added time that must be outside of operators, if it waits there.
+#: The part of a function's added time that must be outside of operators, or for a disk, if it waits there.
 _MOSTLY = 0.5
 #: The main thread sleeps if the process runs and waits for cores for no more than this part of its added time.
 _STILL = 0.25
@@ -125,6 +125,12 @@ def _in_one_function(view: View) -> float:
 def _function_that_waits(view: View) -> pl.DataFrame:
     """That function, with the columns of `grown`; no row if none grew."""
     return grown(view).filter(~waiting()).head(1)
+
+
+def at_disk(view: View) -> pl.DataFrame:
+    """That function, if the process waits for a disk for half of what it takes longer."""
+    rows = _function_that_waits(view)
+    return rows if waiting_for_disk(view) >= _MOSTLY * _in_one_function(view) > 0 else rows.clear()
 
 
 def _queued_after_waits(view: View) -> float:

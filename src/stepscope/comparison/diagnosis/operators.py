@@ -17,6 +17,7 @@ from stepscope.comparison.diagnosis.case import (
     weigh,
 )
 from stepscope.comparison.diagnosis.change import Change, evidence, fold, moved, span
+from stepscope.comparison.diagnosis.compiled import added, slower
 from stepscope.comparison.diagnosis.cores import HALF_CORE, outside_cores, ran_in_all
 from stepscope.comparison.diagnosis.python import accounted, graphs_differ, small_calls
 from stepscope.comparison.diagnosis.sampled import (
@@ -25,13 +26,12 @@ from stepscope.comparison.diagnosis.sampled import (
     is_sampled,
     or_by_samples,
     seems_tail,
-    slower,
     time_in,
     unexplained,
     waiting,
 )
 from stepscope.comparison.diagnosis.sizes import plain, retyped
-from stepscope.comparison.diagnosis.workload import does_more, is_other, other_work
+from stepscope.comparison.diagnosis.workload import does_more, is_other, newcomer, other_work
 from stepscope.comparison.model import LAYOUT_CALLS, LAYOUT_COPIES, PROCESS, RuledOut
 from stepscope.core import units
 from stepscope.core.names import is_launch_call, shorten
@@ -77,7 +77,7 @@ class _Grown(msgspec.Struct, frozen=True):
     @property
     def other_way(self) -> bool:
         """Whether the work is done differently: with other types, or by other operators."""
-        return bool(self.types) or self.gone.height > 0
+        return bool(self.types) or self.gone.height > 0 or self.is_new
 
     @property
     def is_new(self) -> bool:
@@ -95,12 +95,17 @@ def slow_operator(view: View) -> Judgement:
     """One operator, or few, became slower or were replaced, while the rest is unchanged.
 
     Necessary: operators whose own time grew by 1 % of a cycle each and by 3 % together, more than the host's work did
-    in general; and a reason: other element types at equal sizes, or calls that replace an operator called less often
-    now. Without such a reason their calls must take 10 % longer at equal sizes, while those of a typical other operator
-    do not, and cost 10 % of a cycle. Types and numbers of calls do not scatter: if they are the reason, the cycle need
-    not be significantly slower.
+    in general; and a reason: other element types at equal sizes, calls that replace an operator called less often now,
+    or an operator that the base never calls and that is most of what was added. Without such a reason their calls must
+    take 10 % longer at equal sizes, while those of a typical other operator do not, and cost 10 % of a cycle. Types and
+    numbers of calls do not scatter: if they are the reason, the cycle need not be significantly slower.
+
+    What has no operators is judged by samples: functions of the base that take longer in compiled code while the rest
+    hardly does, if samples say more than the profile, and functions in compiled code that the base hardly has.
     """
-    return or_by_samples(view, _in_operators(view), _in_functions)
+    known = or_by_samples(view, _in_operators(view), _in_functions)
+    new = None if isinstance(known, Suspect) else _in_new_functions(view)
+    return new or known
 
 
 def _in_operators(view: View) -> Judgement:
@@ -150,6 +155,35 @@ def _in_functions(view: View) -> Judgement:
     )
 
 
+def _in_new_functions(view: View) -> Suspect | None:
+    """The suspect if functions compute in compiled code that the base hardly has; None if there are none.
+
+    A profile names operators. What it has no operators for is time between them.
+    """
+    rows, own = added(view), ran_in_all(view)
+    times = unexplained(view, rows, accounted(view)) if rows.height else None
+    if times is None:
+        return None
+    change, lost = times
+    lost = min(lost, view.gaps().delta) if view.is_profiled and not view.pair.answers_requests else lost
+    if lost < view.least_ns:
+        return None
+    and_more, verb = (" and others", "take") if rows.height > 1 else ("", "takes")
+    return view.suspect(
+        "slow_operator",
+        f"{rows['function'][0]}{and_more} {verb} {span(change.base, change.other, 'ns')} per cycle, nearly all of it in"
+        " compiled code: the job computes what it did not, or in another way.",
+        lost,
+        0.75,
+        [*time_in(rows), evidence("processor time per cycle, workers included", own, device=PROCESS, unit="ns")],
+        resource=str(rows["function"][0]),
+        device="host",
+        magnitude=change.ratio,
+        advice="see what it computes (stepscope show python-stacks): do it less often, on fewer elements, or by a"
+        " faster function",
+    )
+
+
 def _grown(view: View, types: tuple[str, ...]) -> _Grown:
     work = view.operators()
     more = pl.col("calls_other") - pl.col("calls_base")
@@ -163,7 +197,8 @@ def _grown(view: View, types: tuple[str, ...]) -> _Grown:
     grew = is_sure & (pl.col("delta_ns") > 0.01 * view.base_ns)
     is_added = pl.col("calls_real") & (more > 0)
     is_longer = (more.abs() < 0.02 * pl.col("calls_base")) & pl.col("ns_per_call_real") & (per_call >= _SLOWER)
-    has_reason = pl.col("name").is_in(types) | (pl.lit(bool(types) or gone.height > 0) & is_added) | is_longer
+    has_reason = pl.col("name").is_in([*types, newcomer(view) or ""]) | is_longer
+    has_reason |= pl.lit(bool(types) or gone.height > 0) & is_added
     slow = work.filter((grew & has_reason) | (pl.lit(small_calls(view).replaces) & is_added))
     slow = slow.sort("delta_ns", descending=True)
     whole = float(slow["delta_ns"].sum())
@@ -217,9 +252,10 @@ def _suspect(view: View, grown: _Grown) -> Suspect:
     more = [shorten(n) for n in grown.names if n != first]
     listed = ", ".join(more[:3]) + (f" and {units.counted(len(more) - 3, 'other')}" if len(more) > 3 else "")
     together = f"; with {listed} it costs {units.duration(grown.lost_ns)} more per cycle" if more else ""
+    grew = moved(change) if change.base else f"is {units.duration(change.other)}"
     return view.suspect(
         "slow_operator",
-        f"{shorten(first)} {why}: its own time {moved(change)} per cycle{together}.",
+        f"{shorten(first)} {why}: its own time {grew} per cycle{together}.",
         grown.lost_ns,
         confidence,
         shown,
@@ -251,7 +287,8 @@ def _why(view: View, grown: _Grown, first: str) -> tuple[str, Clue]:
             evidence(f"element types of {listed}: {before} → {after}", device="host", name=first),
         )
     if not grown.gone.height:
-        return "takes longer per call at equal sizes", None
+        is_new = grown.slow.row(grown.names.index(first), named=True)["calls_base"] == 0
+        return "is new, the base never calls it" if is_new else "takes longer per call at equal sizes", None
     old = grown.gone.sort("delta_ns").row(0, named=True)
     calls = f"{units.number(old['calls_base'])} → {units.number(old['calls_other'])} calls"
     change = Change(old["calls_base"], old["calls_other"], is_real=True)

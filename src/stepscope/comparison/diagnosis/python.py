@@ -17,6 +17,7 @@ from stepscope.comparison.diagnosis.case import (
     typical_slowdown,
 )
 from stepscope.comparison.diagnosis.change import Change, evidence, span
+from stepscope.comparison.diagnosis.compiled import added, slower
 from stepscope.comparison.diagnosis.io import blocked, blocked_evidence, fetched, how_spent, is_asleep, waiting_for_disk
 from stepscope.comparison.diagnosis.sampled import (
     at_locks,
@@ -28,7 +29,6 @@ from stepscope.comparison.diagnosis.sampled import (
     only_in_slow_steps,
     or_by_samples,
     seems_tail,
-    slower,
     spends,
     time_in,
     unexplained,
@@ -232,7 +232,8 @@ def _around(view: View) -> Judgement:
     name = "host_overhead"
     small, gaps = small_calls(view), view.gaps()
     calls_ns = 0.0 if small.replaces else small.cost_ns + small.fed_ns
-    known = (accounted(view) + fetched(view) + at_locks(view)) / view.stretch + _slower(view)
+    computes = float(added(view)["delta"].sum())
+    known = (accounted(view) + fetched(view) + at_locks(view)) / view.stretch + _slower(view) + computes
     between = gaps.delta - min(known, gaps.delta) if gaps.rose() else 0.0
     waits = view.part("launch and runtime calls", "synchronisation")
     launch = waits.delta if waits.rose() and calls_ns == 0 else 0.0
@@ -307,7 +308,8 @@ def _elsewhere(view: View) -> Judgement:
     rows = longer.filter(is_new())
     if rows.is_empty() and view.is_slower and not view.peers and is_asleep(view, float(longer["delta"].sum())):
         rows = longer  # a function that computes may sleep as well, without another one that would show it
-    rows = rows.join(slower(view), on="function", how="anti", maintain_order="left")
+    computing = pl.concat([slower(view), added(view)])
+    rows = rows.join(computing, on="function", how="anti", maintain_order="left")
     rows, known = _without_slow_steps(view, rows)
     times = unexplained(view, rows, known)
     if times is None:

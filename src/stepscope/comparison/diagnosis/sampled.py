@@ -10,7 +10,6 @@ import polars as pl
 
 from stepscope.comparison.diagnosis.case import Suspect
 from stepscope.comparison.diagnosis.change import Change, evidence
-from stepscope.comparison.diagnosis.cores import ran, ran_in_all
 from stepscope.comparison.model import FROM_QUEUE, WAITING_FUNCTIONS, WAITS
 from stepscope.comparison.statistics import more_often
 
@@ -56,21 +55,16 @@ _TIMES = (
     "on_lock_ratio",
     "n_expected",
 )
-#: A function is mostly in compiled code if its thread holds Python's lock for less than half of its time, by so many
-#: samples or more.
-_HALF_ON_LOCK, _LEAST_EXPECTED = 0.5, 5.0
-#: It does what it did if it took that part of a cycle before. It stands out if it grew that much more than the rest.
-_WAS_THERE, _APART = 0.01, 1.2
+#: A function stands out if it grew that much more than the rest.
+APART = 1.2
 #: The rest says how much if it was that part of the time in functions. What rises so many times does it in any case.
 _LEAST_REST, _FAR = 0.1, 1.4
 #: The base hardly has what takes so many times as long.
 HARDLY_THERE = 4.0
 #: A function is that of workers if they have this part of its time.
-_MOSTLY_WORKERS = 0.5
+MOSTLY_WORKERS = 0.5
 #: The same of functions that make batches, as their names say, in what these call.
 _MOSTLY_FETCHES = 0.5
-#: The part of a function's added time that must be added processor time.
-_AT_WORK = 0.5
 #: Chance of so many slow steps from which on it is enough that samples show the main thread somewhere new in them, for
 #: this part of what they add.
 _LIKELY_TAIL, _PART_OF_TAIL = 0.02, 0.5
@@ -280,27 +274,6 @@ def typical_growth(view: View) -> float | None:
     return float(rows["high"][at] / rows["low"][at])
 
 
-def slower(view: View) -> pl.DataFrame:
-    """What `grown` gives of functions that do the same as in the base, only slower: slow operators without a profile.
-
-    They were there in the base, are mostly in compiled code, as samples of Python's lock show, use more processor time,
-    and the other functions in which the process works became slower much less.
-    """
-    rows = grown(view).filter(~waiting() & ~fetching())
-    rows = rows.filter(
-        (pl.col("n_expected") >= _LEAST_EXPECTED)
-        & (pl.col("on_lock_ratio") < _HALF_ON_LOCK)
-        & (pl.col("low") >= _WAS_THERE * view.base_ns / view.stretch)
-    )
-    rest = in_functions(view).filter(~waiting()).join(rows, on="function", how="anti")
-    ends = [(float(each["low"].sum()), float(each["high"].sum())) for each in (rows, rest)]
-    ratios = [high / low if low else 1.0 for low, high in ends]
-    of_workers = float((rows["delta"] * rows["worker_ratio"]).sum()) > _MOSTLY_WORKERS * float(rows["delta"].sum())
-    own = ran_in_all(view) if of_workers else ran(view)
-    is_at_work = own.is_known and own.delta >= _AT_WORK * float(rows["delta"].sum())
-    return rows if is_at_work and ratios[0] >= _APART * max(ratios[1], 1.0) else rows.clear()
-
-
 def _visits(observations: Sequence[Observation]) -> int:
     """How many visits of functions samples show, in all repeats."""
     frames = (each.python_functions for each in observations if each.python_functions is not None)
@@ -349,7 +322,7 @@ def _is_apart(view: View) -> pl.Expr:
     low, high = float(rows["low"].sum()), float(rows["high"].sum())
     of_rest = pl.max_horizontal(pl.lit(1.0), (high - pl.col("high")) / (low - pl.col("low")))
     has_rest = low - pl.col("low") >= _LEAST_REST * low
-    grew_more = pl.col("high") >= _APART * of_rest * pl.col("low")
+    grew_more = pl.col("high") >= APART * of_rest * pl.col("low")
     return ~has_rest | (pl.col("low") == 0) | grew_more | (pl.col("late") >= _FAR * pl.col("early"))
 
 
@@ -480,9 +453,9 @@ def functions_shown(shown: Iterable[Evidence]) -> set[str]:
 
 def whose(worker_ratio: float) -> str:
     """Who is in a function of which workers, for which the main thread waits, have this part of the time."""
-    return "workers of the job" if worker_ratio > _MOSTLY_WORKERS else "the main thread"
+    return "workers of the job" if worker_ratio > MOSTLY_WORKERS else "the main thread"
 
 
 def spends(rows: pl.DataFrame) -> str:
     """The begin of a sentence that says who is in functions that `grown` gave, by the first of them."""
-    return "Workers of the job spend" if rows["worker_ratio"][0] > _MOSTLY_WORKERS else "The main thread spends"
+    return "Workers of the job spend" if rows["worker_ratio"][0] > MOSTLY_WORKERS else "The main thread spends"

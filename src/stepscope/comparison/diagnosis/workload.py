@@ -128,8 +128,6 @@ def _of_operators(view: View) -> Judgement:
         return _resized(view, *work)
     added = _added(view)
     if view.is_slower and float(added["delta_ns"].sum()) >= max(_ADDED * view.base_ns, _PART * view.delta_ns):
-        if small_calls(view).fed_ns:
-            return RuledOut(name, "the added operators compute values that the host reads at once")
         return _extra(view, added)
     if work is None:
         return Missing(name, "shapes of the operators' inputs")
@@ -362,7 +360,24 @@ def _added(view: View) -> pl.DataFrame:
     return work.filter((more > 0) & pl.col("calls_real") & pl.col("is_real") & (pl.col("delta_ns") / more >= SMALL_NS))
 
 
-def _extra(view: View, added: pl.DataFrame) -> Suspect:
+def newcomer(view: View) -> str | None:
+    """The operator that the base never calls, if its long calls are most of all calls that were added; else None.
+
+    Copies into another order in memory, and what computes values that the host reads at once, are other causes.
+    """
+    work = view.operators().filter(~pl.col("name").is_in(LAYOUT_COPIES))
+    more = pl.col("calls_other") - pl.col("calls_base")
+    added = work.filter((more > 0) & pl.col("calls_real") & (pl.col("delta_ns") > 0)).sort("delta_ns", descending=True)
+    first = added.head(1).filter((pl.col("calls_base") == 0) & (pl.col("delta_ns") / more >= SMALL_NS))
+    is_most = first.height and float(first["delta_ns"][0]) >= _HALF * float(added["delta_ns"].sum())
+    return str(first["name"][0]) if is_most and not small_calls(view).fed_ns else None
+
+
+def _extra(view: View, added: pl.DataFrame) -> Judgement:
+    if small_calls(view).fed_ns:
+        return RuledOut("workload_change", "the added operators compute values that the host reads at once")
+    if newcomer(view) is not None:
+        return RuledOut("workload_change", "one operator is most of what was added", is_judged=False)
     rows = added.sort("delta_ns", descending=True).head(3).to_dicts()
     cost, first = float(added["delta_ns"].sum()), rows[0]
     shown = [
