@@ -36,3 +36,15 @@ def test_steps_that_are_slow_in_a_place_of_their_own_are_no_consequence(late):
 def test_steps_grow_beside_busy_neighbours_only_in_what_the_base_hardly_has(before, after, is_there):
     found = names(suspect("cpu_contention", 20), suspect("growing_steps", 12, merge=(before, after)))
     assert found == ["cpu_contention", *["growing_steps"] * is_there]
+
+
+@pytest.mark.parametrize("category", ["cpu_contention", "gil_contention"])
+def test_a_function_that_the_base_does_not_have_does_not_follow_from_what_stretches_all(category):
+    stretch = suspect(category, 18)
+    assert names(stretch, suspect("slow_operator", 7, cdist=(0, 7))) == [category, "slow_operator"]
+    assert names(stretch, suspect("slow_operator", 7, cdist=(7, 14))) == [category]
+
+
+@pytest.mark.parametrize(("growth_ms", "found"), [(9, ["compilation", "memory_growth"]), (0.4, ["compilation"])])
+def test_memory_that_costs_half_of_what_compiling_does_is_kept_besides(growth_ms, found):
+    assert names(suspect("compilation", 14), suspect("memory_growth", growth_ms)) == found

@@ -76,6 +76,17 @@ def test_threads_that_wait_for_the_interpreters_lock_are_not_too_many_for_the_co
     assert reason == "1.4 of its threads were ready at a time, and there are 2 cores"
 
 
+@pytest.mark.parametrize(("turns", "names"), [(9000.0, ["thread_oversubscription"]), (300.0, ["gil_contention"])])
+def test_threads_that_compute_together_for_a_part_of_the_time_wait_for_each_other_far_more_often(turns, names):
+    """Four threads for some operators on two cores: on average fewer are ready than there are cores."""
+    base = replace(HEALTHY, gaps_ms=20.0).levels(process_oncpu_time=9e8, process_runq_time=5e6, num_threads=3.0)
+    crowded = replace(base, typical_slowdown=1.1, gaps_ms=28.0).levels(
+        process_oncpu_time=1.15e9, process_runq_time=7e8, num_threads=7.0, process_involuntary_ctx_switches=900.0,
+        process_voluntary_ctx_switches=turns,
+    )  # fmt: skip
+    assert categories(diagnosed(base, crowded)) == names
+
+
 def test_new_threads_that_hold_pythons_lock_contend_for_it_and_not_for_cores():
     """Operators are what takes longer, as with too many threads; samples of who holds the lock tell them apart."""
     base = HEALTHY.levels(
@@ -132,6 +143,15 @@ def test_what_is_proven_of_threads_names_them_where_steps_only_seem_to_take_long
         seems = replace(view, step=Change(view.base_ns, other_ns, is_real=False, unit="ns"))
         assert isinstance(rule(view), Suspect)
         assert isinstance(rule(seems), Suspect) == is_named
+
+
+def test_threads_wait_for_cores_at_once_so_a_cycle_takes_longer_by_what_one_of_them_waits():
+    crowded = replace(HEALTHY, typical_slowdown=1.6).levels(
+        num_threads=34.0, process_runq_time=9e9, process_involuntary_ctx_switches=900.0
+    )
+    (view,) = views(case_of(HEALTHY, crowded))
+    seems = replace(view, step=Change(view.base_ns, view.base_ns * 1.3, is_real=False, unit="ns"))
+    assert isinstance(thread_oversubscription(seems), Suspect)
 
 
 def test_while_no_thread_runs_none_holds_the_lock():

@@ -194,6 +194,12 @@ def _stay_alive(copies: Suspect, growth: Suspect) -> bool:
     return is_pair and growth.affected_ns >= copies.affected_ns
 
 
+def _keeps_memory(growth: Suspect, best: Suspect) -> bool:
+    """Whether a job that compiles keeps memory besides: new memory costs half of what compiling does, or more."""
+    is_pair = (best.cause.category, growth.cause.category) == ("compilation", "memory_growth")
+    return is_pair and growth.affected_ns >= _HALF * best.affected_ns
+
+
 def _reasons_first(suspects: Sequence[Suspect]) -> list[Suspect]:
     """Causes that say only when or where time is lost after those that say by what, if one explains half of that time.
 
@@ -253,17 +259,17 @@ def folded(suspects: Sequence[Suspect], reference: float) -> list[Cause]:
 
 
 def _are_elsewhere(suspect: Suspect, best: Suspect, reference: float) -> bool:
-    """Whether samples show slow or growing steps in other functions than the better cause.
+    """Whether samples show time in other functions than the better cause: that of slow or growing steps, or computing.
 
     What stretches all that is there has no functions. Then they are new, for a part of the difference that matters.
     """
     rows = [row for row in suspect.cause.evidence if functions_shown([row])]
-    if suspect.cause.category not in _WHEN or not rows:
+    if suspect.cause.category not in (*_WHEN, "slow_operator") or not rows:
         return False
-    if suspect.cause.category == "growing_steps" and best.cause.category in _STRETCHES:
+    if suspect.cause.category in ("growing_steps", "slow_operator") and best.cause.category in _STRETCHES:
         new = (row for row in rows if (row.other or 0.0) >= HARDLY_THERE * (row.base or 0.0))
         return any((row.other or 0.0) - (row.base or 0.0) >= _LEAST_SCORE * reference for row in new)
-    theirs = functions_shown(best.cause.evidence)
+    theirs = functions_shown(best.cause.evidence) if suspect.cause.category in _WHEN else set()
     return bool(theirs) and not theirs & functions_shown(rows)
 
 
@@ -275,6 +281,8 @@ def _follows(suspect: Suspect, best: Suspect, reference: float) -> bool:
     is_of_calls &= best.cause.category in BY_CALLS
     is_compiled = (best.cause.category, suspect.cause.category) == ("compilation", "slow_tail")
     is_most = best.affected_ns >= _HALF * suspect.affected_ns
+    if _keeps_memory(suspect, best):
+        return False
     if _stay_alive(suspect, best) or ((is_of_calls or is_compiled) and is_most):
         return True
     if suspect.cause.resource == python.MAIN_THREAD and best.cause.category in _WHEN_SAMPLED:

@@ -41,7 +41,7 @@ _AT_WORK = 0.2
 #: Time between operators is stretched more than they are from so many times as much on.
 _TWICE = 2.0
 #: So many samples of who holds the lock would find a thread that holds it for this part of what a cycle takes longer.
-_LEAST_ASKED, _FEW_ASKED, _HARDLY = 15, 5, 0.2
+_LEAST_ASKED, _FEW_ASKED, _HARDLY = 10, 5, 0.2
 #: One that holds it for this part of it is seen to contend: its turns cost as much again, and so do caches and cores.
 _MUCH_HELD = 0.25
 #: A thread that holds the lock runs, so time in which no thread does is none of it, beyond this part of it.
@@ -51,6 +51,9 @@ _ASLEEP = 0.2
 _IN_PARALLEL = 1.5
 #: CPython passes the lock to the next thread after 5 ms at the latest (sys.getswitchinterval).
 _SWITCH_NS = 5e6
+#: Threads that compute together wait for each other after each operator: this many times as often as they would pass
+#: the lock on. 63 times and more were seen, of threads that pass it on and wait for files 10 times.
+_MEET_OFTEN = 25.0
 
 
 def is_crowded(view: View, outside: float | None) -> bool:
@@ -80,7 +83,7 @@ def _not_too_many(view: View, outside: float | None) -> str:
         ready *= (view.run_step.other or 0.0) / float(np.mean([mean_step_ns(run.steps) for run in view.pair.other]))
     if ready is not None:  # of the time in which some thread is at work
         ready /= max(1 - float(np.mean([waiting_ratio(run.python_functions) for run in view.pair.other])), _AT_WORK)
-    if ready is not None and ready <= cores and not _in_operators(view):
+    if ready is not None and ready <= cores and not (_in_operators(view) or _meet_often(view)):
         return f"{units.number(round(ready, 1))} of its threads were ready at a time, and there are {cores} cores"
     within, between = view.part(OPERATORS), view.gaps()
     if within.is_known and (between.ratio or 0.0) > _TWICE * (within.ratio or 0.0):
@@ -100,6 +103,16 @@ def _is_never_locked(view: View) -> bool:
 def _is_locked(view: View) -> bool:
     """Whether other threads hold Python's lock longer, by a quarter of what the step of the run became longer by."""
     return held_by_threads(view).rose(by=max(_MUCH_HELD * view.run_step.delta, view.least_ns))
+
+
+def _meet_often(view: View) -> bool:
+    """Whether threads wait far more often than for Python's lock, which no other thread than before was found to hold.
+
+    They are ready at once then, for a part of the time.
+    """
+    turns = view.per_cycle(PROCESS, "process_voluntary_ctx_switches")
+    is_free = held_by_threads(view).delta < _HARDLY * view.delta_ns
+    return is_free and turns.rose() and turns.delta > _MEET_OFTEN * view.run_delta_ns / _SWITCH_NS
 
 
 def _in_operators(view: View) -> bool:
@@ -122,10 +135,10 @@ def thread_oversubscription(view: View) -> Judgement:
 
     Necessary: it has at least two threads more, and half as many again, or one that works beside the others; its
     threads wait for cores longer, by 5 % of a cycle, and are pushed off them twice as often, while other processes do
-    not use half a core more. More threads are ready at a time than there are cores: those that wait for the
-    interpreter's lock are not. Operators are what such threads compute together: where the time between operators is
-    stretched twice as much, or where other threads hold the interpreter's lock for longer, Python threads wait for each
-    other.
+    not use half a core more. More threads are ready at a time than there are cores, as those that wait for the
+    interpreter's lock are not; or threads wait for each other far more often than they would pass that lock on.
+    Operators are what such threads compute together: where the time between operators is stretched twice as much, or
+    where other threads hold the interpreter's lock for longer, Python threads wait for each other.
     """
     name = "thread_oversubscription"
     wait, threads = waited(view), view.resource(PROCESS, "num_threads")
@@ -136,7 +149,8 @@ def thread_oversubscription(view: View) -> Judgement:
         return RuledOut(name, f"threads of the process: {span(threads.base, threads.other, None)}")
     if not wait.rose(by=WAITING * view.base_ns):
         return RuledOut(name, f"time waiting for a core: {span(wait.base, wait.other, 'ns')} per cycle")
-    if not (view.is_slower or view.has_tail or seems_slower(view, wait.delta)):
+    # Threads wait at once, so a cycle takes longer by what one of them waits.
+    if not (view.is_slower or view.has_tail or seems_slower(view, wait.delta / max(threads.delta, 1.0))):
         return not_slower(name, view)
     reason = _not_too_many(view, outside)
     if reason:
