@@ -41,7 +41,11 @@ _QUEUE = r"^(?:Simple)?Queue\.get \((?:queue|multiprocessing/queues)\.py"
 _PROCESS_LOCK = r"^SemLock\.(?:__enter__|acquire) \(multiprocessing/synchronize\.py"
 _INSIDE = r"\((?:multiprocessing/\w+|threading|queue|concurrent/futures/\w+)\.py"
 #: The functions through which all tracing and compiling goes, and nothing that runs what was compiled.
-_COMPILER = r"\((?:torch/_dynamo/convert_frame\.py|jax/_src/compiler\.py|triton/compiler/|torch/jit/_(?:trace|script))"
+_COMPILER = (
+    r"\((?:torch/_dynamo/convert_frame\.py|torch/jit/_(?:trace|script|freeze)|torch/utils/cpp_extension\.py"
+    r"|jax/_src/compiler\.py|jax/_src/interpreters/mlir\.py|triton/compiler/|numba/core/(?:dispatcher|compiler)\.py"
+    r"|cupy/cuda/compiler\.py)|^trace_to_jaxpr\w* \(jax/_src/interpreters/partial_eval\.py"
+)
 #: What runs the work that a pool of threads was given, or answers a request in a thread of its own, and what a worker
 #: process runs in. The workers of PyTorch's loader are none of these: waits for them are waits for data.
 _POOL_THREAD = (

@@ -217,6 +217,18 @@ def test_a_compiler_in_samples_of_the_stack_is_compilation_and_not_where_time_go
     assert [row.text.partition(":")[0] for row in cause.consequences] == ["host_overhead"]
 
 
+def test_what_a_compiler_does_in_several_functions_is_one_time():
+    """JAX traces, lowers and compiles; samples are of one of these at a time."""
+    parts = {
+        "backend_compile_and_load (jax/_src/compiler.py)": 0.2,
+        "lower_jaxpr_to_module (jax/_src/interpreters/mlir.py)": 0.1,
+    }
+    base, other = plain_loop(20.0, waits=1.0), plain_loop(28.0, **{"waits": 0.7, **parts})
+    (cause,) = compare_runs([[base]], [[other]]).causes
+    assert cause.category == "compilation"
+    assert cause.explained_ns == pytest.approx(8 * MS, rel=0.1)  # of 8.4, at most what is longer
+
+
 def test_a_function_is_shown_as_evidence_once():
     base, other = plain_loop(20.0, waits=1.0), plain_loop(28.0, waits=0.7, report=0.3)
     (cause,) = compare_runs([[base]], [[other]]).causes

@@ -48,6 +48,8 @@ _FAULT_NS = 4000.0
 _REPLACED = 0.05
 #: The part of the work of which functions are nearly all.
 _MOST = 0.8
+#: So many samples of Python's lock leave little doubt of what a function does.
+_MANY_ASKED = 20.0
 #: Slowdown below which a typical operator counts as unchanged.
 _UNCHANGED = 1.05
 
@@ -55,7 +57,10 @@ _UNCHANGED = 1.05
 #: Ranges in which PyTorch or JAX compiles.
 _COMPILES = r"dynamo_timed|backend_compile|XlaCompile|^xla::.*Compile"
 #: Files of Python whose functions compile, as in samples of stacks.
-_COMPILER = r"\((?:torch/_(?:dynamo|inductor|functorch)/|torch/jit/|jax/_src/compiler\.py|triton/compiler/)"
+_COMPILER = (
+    r"\((?:torch/_(?:dynamo|inductor|functorch)/|torch/jit/|torch/utils/cpp_extension\.py|jax/_src/compiler\.py"
+    r"|jax/_src/interpreters/(?:mlir|partial_eval)\.py|triton/compiler/|numba/core/|cupy/cuda/compiler\.py)"
+)
 #: What comes with such a copy: another view of the tensor, and memory for its copy.
 _AROUND_COPIES = ("aten::transpose", "aten::permute", "aten::as_strided", "aten::empty_like", "aten::empty_strided",
                   "aten::empty")  # fmt: skip
@@ -174,7 +179,7 @@ def _in_new_functions(view: View) -> Suspect | None:
         f"{rows['function'][0]}{and_more} {verb} {span(change.base, change.other, 'ns')} per cycle, nearly all of it in"
         " compiled code: the job computes what it did not, or in another way.",
         lost,
-        0.75,
+        0.85 if float(rows["n_expected"].sum()) >= _MANY_ASKED else 0.75,
         [*time_in(rows), evidence("processor time per cycle, workers included", own, device=PROCESS, unit="ns")],
         resource=str(rows["function"][0]),
         device="host",
@@ -343,7 +348,8 @@ def compilation(view: View) -> Judgement:
     ends = [pl.col(f"total_ns_{side}").fill_null(0.0) for side in ("base", "other")]
     ranges = work.select("name", low=ends[0], high=ends[1])
     calls = grown(view).filter(pl.col("function").str.contains(_COMPILER)).rename({"function": "name"})
-    calls = calls.select("name", pl.col("low", "high") * view.stretch)
+    # Ranges are in one another, and samples are of one function at a time.
+    calls = calls.select(pl.col("name").first(), pl.col("low", "high").sum() * view.stretch).drop_nulls()
     times = pl.concat([ranges.with_columns(pl.col("name").cast(pl.String)), calls])
     times = times.sort(pl.col("high") - pl.col("low"), descending=True)
     if times.is_empty() or times["high"][0] - times["low"][0] < view.least_ns:
