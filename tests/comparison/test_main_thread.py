@@ -119,6 +119,16 @@ def test_time_in_a_compiler_is_that_of_the_function_through_which_it_is_entered(
     assert set(found["function"]) == {entry.replace(":9", ""), "linear (nn.py)"}
 
 
+@pytest.mark.parametrize(
+    ("compiler", "prefix"), [("trace (torch/jit/_trace.py:7)", "compiles: "), ("add (a.py:7)", "")]
+)
+def test_what_a_function_does_with_the_result_of_a_compiler_that_it_calls_is_compiling(compiler, prefix):
+    frames = [["main (t.py:1)", "mixers (t.py:5)", compiler, "fn (t.py:9)"], ["main (t.py:1)", "mixers (t.py:6)"]]
+    stacks = STACKS.conform(pl.DataFrame({"stack_id": [0, 1], "frames": frames}))
+    found = python_functions(trace().with_tables(stacks=stacks), 7, 0)
+    assert f"{prefix}mixers (t.py)" in set(found["function"])
+
+
 def test_time_in_an_expression_is_that_of_the_function_in_which_it_is_written():
     inner = ["main.<locals>.<genexpr> (t.py:2)", "C.f.<locals>.<listcomp> (t.py:3)", "main.<locals>.key (t.py:4)"]
     frames = [["main (t.py:1)", inner[i]] for i in range(3)]

@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.comparison.model import (
+    COMPILES,
     FROM_QUEUE,
     OF_PROCESSES,
     SLEEPS,
@@ -46,6 +47,8 @@ _COMPILER = (
     r"|jax/_src/compiler\.py|jax/_src/interpreters/mlir\.py|triton/compiler/|numba/core/(?:dispatcher|compiler)\.py"
     r"|cupy/cuda/compiler\.py)|^trace_to_jaxpr\w* \(jax/_src/interpreters/partial_eval\.py"
 )
+#: Those of them that a program calls by name: what it does with the result there and then is compiling as well.
+_CALLED_COMPILER = r"\((?:torch/jit/_(?:trace|script|freeze)|torch/utils/cpp_extension\.py)"
 #: What runs the work that a pool of threads was given, or answers a request in a thread of its own, and what a worker
 #: process runs in. The workers of PyTorch's loader are none of these: waits for them are waits for data.
 _POOL_THREAD = (
@@ -161,6 +164,9 @@ def _functions(
     mine: pl.DataFrame, is_main: pl.Expr, steps: pl.DataFrame | None, worked: pl.DataFrame, on_lock: pl.DataFrame
 ) -> pl.DataFrame:
     """`MainThread.functions` of these visits; `on_lock` says how long threads held Python's lock in each function."""
+    compiles = pl.col("function").is_in(mine["calls_compiler"].drop_nulls().unique().implode())
+    named = pl.when(compiles).then(pl.lit(COMPILES) + pl.col("function")).otherwise("function")
+    mine, on_lock = (each.with_columns(function=named) for each in (mine, on_lock))
     is_worker = pl.col("dur_ns").filter(~is_main).sum() / pl.col("dur_ns").sum()
     gets_data = pl.col("dur_ns").filter("gets_data").sum() / pl.col("dur_ns").sum()
     share = pl.col("dur_ns").sum() / int(mine["dur_ns"].sum())
@@ -220,10 +226,14 @@ def _named(stacks: pl.DataFrame) -> pl.DataFrame:
             ("model", _MODEL_CALL),
         )
     }
-    function = pl.col("frames").list.last().str.replace(r":\d+\)$", ")").str.replace(_EXPRESSION, "")
+    function, caller = (
+        pl.col("frames").list.get(at, null_on_oob=True).str.replace(r":\d+\)$", ")").str.replace(_EXPRESSION, "")
+        for at in (-1, -2)
+    )
     return stacks.select(
         "stack_id",
         function=function,
+        calls_compiler=pl.when(function.str.contains(_CALLED_COMPILER)).then(caller),
         waits=function.str.contains(WAITING_FUNCTIONS),
         is_pool_thread=any_of["pool"],
         is_worker_process=any_of["process"] & ~any_of["loader"],

@@ -42,6 +42,8 @@ WAITS = "waits: "
 OF_PROCESSES = WAITS + "a lock of several processes, in "
 #: What a function is called in which a main thread sleeps while other threads of its process answer requests.
 SLEEPS = "sleeps: "
+#: Before a function that calls a compiler, with what it does itself.
+COMPILES = "compiles: "
 #: Functions of the standard library in which a thread waits for threads and processes of the job, or for peers.
 WAITING_FUNCTIONS = (
     rf"^{SLEEPS}|"

@@ -231,6 +231,12 @@ def test_few_requests_that_come_more_often_by_chance_are_no_cause():
     assert isinstance(queue(Waits(9, 0.9, 10 * MS), Waits(9, 0.5, 4 * MS)), RuledOut)
 
 
+def test_a_job_that_never_waits_any_more_needs_fewer_requests_to_show_that_more_come():
+    """It answers as many as it can, and not as many as come."""
+    assert isinstance(queue(Waits(134, 0.44, 6.6 * MS), Waits(45, 0.02, 4.7 * MS)), Suspect)
+    assert isinstance(queue(Waits(134, 0.44, 6.6 * MS), Waits(45, 0.2, 4.7 * MS)), RuledOut)
+
+
 def test_a_job_that_is_busy_no_more_than_before_lets_no_request_wait_longer():
     found = queue(Waits(100, 0.99, 10 * MS), Waits(100, 0.97, 5 * MS))
     assert isinstance(found, RuledOut)

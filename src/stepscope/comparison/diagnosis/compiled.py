@@ -1,4 +1,4 @@
-"""Functions whose time is in compiled code, by samples of Python's lock: arrays and tensors, not Python itself."""
+"""Functions whose time is in compiled code, by samples of Python's lock, and those that compile."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from stepscope.comparison.diagnosis.sampled import (
     seems_tail,
     waiting,
 )
+from stepscope.comparison.model import COMPILES
 
 if TYPE_CHECKING:
     from stepscope.comparison.diagnosis.case import View
@@ -36,6 +37,18 @@ _WAS_THERE = 0.01
 _AT_WORK = 0.5
 #: Functions of frameworks that wait for a device and bring a value back.
 _READS = r"^(?:\w+\.)*_?(?:value|item|numpy|tolist|synchronize|block_until_ready) \((?:jax|torch|paddle|cupy)/"
+
+#: Files of Python whose functions compile.
+_COMPILER = (
+    rf"^{COMPILES}|"
+    r"\((?:torch/_(?:dynamo|inductor|functorch)/|torch/jit/|torch/utils/cpp_extension\.py|jax/_src/compiler\.py"
+    r"|jax/_src/interpreters/(?:mlir|partial_eval)\.py|triton/compiler/|numba/core/|cupy/cuda/compiler\.py)"
+)
+
+
+def compiling() -> pl.Expr:
+    """Whether a `function` compiles, or calls a compiler and uses there and then what that makes."""
+    return pl.col("function").str.contains(_COMPILER)
 
 
 def slower(view: View) -> pl.DataFrame:
@@ -63,7 +76,8 @@ def added(view: View) -> pl.DataFrame:
     are in slow steps alone or take longer and longer. Empty where other processes use the cores too: a thread that
     waits for a core is found without the lock.
     """
-    rows = grown(view).filter(is_new() & ~waiting() & ~fetching() & ~pl.col("function").str.contains(_READS))
+    is_known = waiting() | fetching() | compiling() | pl.col("function").str.contains(_READS)
+    rows = grown(view).filter(is_new() & ~is_known)
     if rows.is_empty():
         return rows
     was_there = pl.col("low") >= _WAS_THERE * view.base_ns / view.stretch

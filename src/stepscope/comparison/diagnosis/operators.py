@@ -17,7 +17,7 @@ from stepscope.comparison.diagnosis.case import (
     weigh,
 )
 from stepscope.comparison.diagnosis.change import Change, evidence, fold, moved, span
-from stepscope.comparison.diagnosis.compiled import added, slower
+from stepscope.comparison.diagnosis.compiled import added, compiling, slower
 from stepscope.comparison.diagnosis.cores import HALF_CORE, outside_cores, ran_in_all
 from stepscope.comparison.diagnosis.python import accounted, graphs_differ, small_calls
 from stepscope.comparison.diagnosis.sampled import (
@@ -56,11 +56,6 @@ _UNCHANGED = 1.05
 
 #: Ranges in which PyTorch or JAX compiles.
 _COMPILES = r"dynamo_timed|backend_compile|XlaCompile|^xla::.*Compile"
-#: Files of Python whose functions compile, as in samples of stacks.
-_COMPILER = (
-    r"\((?:torch/_(?:dynamo|inductor|functorch)/|torch/jit/|torch/utils/cpp_extension\.py|jax/_src/compiler\.py"
-    r"|jax/_src/interpreters/(?:mlir|partial_eval)\.py|triton/compiler/|numba/core/|cupy/cuda/compiler\.py)"
-)
 #: What comes with such a copy: another view of the tensor, and memory for its copy.
 _AROUND_COPIES = ("aten::transpose", "aten::permute", "aten::as_strided", "aten::empty_like", "aten::empty_strided",
                   "aten::empty")  # fmt: skip
@@ -347,7 +342,7 @@ def compilation(view: View) -> Judgement:
     work = view.work.filter((pl.col("device") == "host") & pl.col("name").cast(pl.String).str.contains(_COMPILES))
     ends = [pl.col(f"total_ns_{side}").fill_null(0.0) for side in ("base", "other")]
     ranges = work.select("name", low=ends[0], high=ends[1])
-    calls = grown(view).filter(pl.col("function").str.contains(_COMPILER)).rename({"function": "name"})
+    calls = grown(view).filter(compiling()).rename({"function": "name"})
     # Ranges are in one another, and samples are of one function at a time.
     calls = calls.select(pl.col("name").first(), pl.col("low", "high").sum() * view.stretch).drop_nulls()
     times = pl.concat([ranges.with_columns(pl.col("name").cast(pl.String)), calls])

@@ -17,7 +17,7 @@ from stepscope.comparison.diagnosis.case import (
     typical_slowdown,
 )
 from stepscope.comparison.diagnosis.change import Change, evidence, span
-from stepscope.comparison.diagnosis.compiled import added, slower
+from stepscope.comparison.diagnosis.compiled import added, compiling, slower
 from stepscope.comparison.diagnosis.io import blocked, blocked_evidence, fetched, how_spent, is_asleep, waiting_for_disk
 from stepscope.comparison.diagnosis.sampled import (
     at_locks,
@@ -304,7 +304,7 @@ def _elsewhere(view: View) -> Judgement:
     name = "host_overhead"
     if not is_sampled(view):
         return Missing(name, "a profile, or Python stacks: stepscope record --stacks")
-    longer = grown_or_spread(view).filter(~waiting() & ~fetching())
+    longer = grown_or_spread(view).filter(~(waiting() | fetching() | compiling()))
     rows = longer.filter(is_new())
     if rows.is_empty() and view.is_slower and not view.peers and is_asleep(view, float(longer["delta"].sum())):
         rows = longer  # a function that computes may sleep as well, without another one that would show it

@@ -58,6 +58,8 @@ _LEAST_PAID = 0.25
 _MORE_OFTEN, _SIGMAS = 1.2, 3.0
 #: The part of the time in which the job is busy must rise by this.
 _BUSIER = 0.05
+#: A job that waited for this part of its time, and now for no more than that: fewer standard deviations are enough.
+_IDLE, _FULL, _SIGMAS_IF_FULL = 0.2, 0.05, 1.5
 #: Functions take longer alike if what so much of the time goes to does.
 _ALIKE = 0.7
 #: Functions at work use about as much processor time as they take; much more than that, and something else works.
@@ -424,8 +426,9 @@ def queueing(view: View) -> Judgement:
     """More requests come, so that more of them wait for their turn. Nothing records how long they do.
 
     Necessary: steps come 1.2 times as often, more than chance makes of requests that come independently of each other
-    (the logarithm of their number scatters by the root of its inverse), and the job is busy for 5 points more of its
-    time. So likely does a request that comes at any time find it busy.
+    (the logarithm of their number scatters by the root of its inverse; less is enough if a job that waited for a fifth
+    of its time never does any more), and the job is busy for 5 points more of its time. So likely does a request that
+    comes at any time find it busy.
     """
     name = "queueing"
     waits = view.pair.waits
@@ -435,7 +438,9 @@ def queueing(view: View) -> Judgement:
     every = f"a step comes every {units.duration(other.step_ns)} (was {units.duration(base.step_ns)})"
     often = base.step_ns / other.step_ns
     scatter = math.sqrt(1 / max(base.n_requests, 1) + 1 / max(other.n_requests, 1))
-    if often < _MORE_OFTEN or math.log(often) < _SIGMAS * scatter:
+    # A job that never waits any more answers fewer requests than come, so their number says less than its being busy.
+    is_full = base.waiting_ratio >= _IDLE and other.waiting_ratio <= _FULL
+    if often < _MORE_OFTEN or math.log(often) < (_SIGMAS_IF_FULL if is_full else _SIGMAS) * scatter:
         return RuledOut(name, every)
     busy = Change(1 - base.waiting_ratio, 1 - other.waiting_ratio, is_real=True, unit="ratio")
     if busy.delta < _BUSIER:
