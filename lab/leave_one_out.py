@@ -37,6 +37,10 @@ DIAGNOSIS = "stepscope.comparison.diagnosis."
 #: Module, name, and the value that means that nothing is asked for: what is scaled is the distance from it.
 THRESHOLDS: tuple[tuple[str, str, float], ...] = (
     (DIAGNOSIS + "case", "MATERIAL", 0),
+    (DIAGNOSIS + "compiled", "_HALF_ON_LOCK", 0),
+    (DIAGNOSIS + "compiled", "_OF_SMALL_CALLS", 0),
+    (DIAGNOSIS + "compiled", "_WAS_THERE", 0),
+    (DIAGNOSIS + "compiled", "_AT_WORK", 0),
     (DIAGNOSIS + "change", "_APART", 0),
     (DIAGNOSIS + "causes", "_LEAST_SHARE", 0),
     (DIAGNOSIS + "cores", "MOSTLY_WAITS", 0),
@@ -45,6 +49,7 @@ THRESHOLDS: tuple[tuple[str, str, float], ...] = (
     (DIAGNOSIS + "cores", "WAITING", 0),
     (DIAGNOSIS + "threads", "_SWITCH_NS", 0),
     (DIAGNOSIS + "threads", "_MUCH_HELD", 0),
+    (DIAGNOSIS + "threads", "_MEET_OFTEN", 0),
     (DIAGNOSIS + "memory", "_FASTER", 0),
     (DIAGNOSIS + "operators", "_SLOWER", 1),
     (DIAGNOSIS + "operators", "_UNEXPLAINED", 0),
@@ -56,9 +61,6 @@ THRESHOLDS: tuple[tuple[str, str, float], ...] = (
     (DIAGNOSIS + "sampled", "_RISE_SIGMAS", 0),
     (DIAGNOSIS + "sampled", "_LIKELY_TAIL", 0),
     (DIAGNOSIS + "sampled", "_PART_OF_TAIL", 0),
-    (DIAGNOSIS + "sampled", "_HALF_ON_LOCK", 0),
-    (DIAGNOSIS + "sampled", "_WAS_THERE", 0),
-    (DIAGNOSIS + "sampled", "_AT_WORK", 0),
     (DIAGNOSIS + "workload", "_RESIZED", 0),
     (DIAGNOSIS + "workload", "_MOST_USED", 0),
     ("stepscope.comparison.whole_run", "_SLOW", 0),
