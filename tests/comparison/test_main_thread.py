@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.comparison.main_thread import _named, lock_held, main_thread
+from stepscope.comparison.main_thread import lock_held, main_thread
 from stepscope.comparison.model import TIMED_STEPS, LockHeld
 from stepscope.core.schema import STACK_SAMPLES, STACKS
 from stepscope.core.trace import Meta, Trace
@@ -103,23 +103,6 @@ def test_steps_last_as_long_as_the_thread_works_if_waits_are_left_out():
 
 
 @pytest.mark.parametrize(
-    "entry",
-    [
-        "_compile (torch/_dynamo/convert_frame.py:9)",
-        "_compile_for_args (numba/core/dispatcher.py:9)",
-        "load_inline (torch/utils/cpp_extension.py:9)",
-        "trace_to_jaxpr_dynamic (jax/_src/interpreters/partial_eval.py:9)",
-    ],
-)
-def test_time_in_a_compiler_is_that_of_the_function_through_which_it_is_entered(entry):
-    ran = "fn (torch/_dynamo/eval_frame.py:5)"
-    frames = [["main (t.py:1)", ran, entry, "hash (torch/fx/node.py:3)"], ["main (t.py:1)", ran, "linear (nn.py:4)"]]
-    stacks = STACKS.conform(pl.DataFrame({"stack_id": [0, 1], "frames": frames}))
-    found = python_functions(trace().with_tables(stacks=stacks), 7, 0)
-    assert set(found["function"]) == {entry.replace(":9", ""), "linear (nn.py)"}
-
-
-@pytest.mark.parametrize(
     ("compiler", "prefix"), [("trace (torch/jit/_trace.py:7)", "compiles: "), ("add (a.py:7)", "")]
 )
 def test_what_a_function_does_with_the_result_of_a_compiler_that_it_calls_is_compiling(compiler, prefix):
@@ -127,23 +110,6 @@ def test_what_a_function_does_with_the_result_of_a_compiler_that_it_calls_is_com
     stacks = STACKS.conform(pl.DataFrame({"stack_id": [0, 1], "frames": frames}))
     found = python_functions(trace().with_tables(stacks=stacks), 7, 0)
     assert f"{prefix}mixers (t.py)" in set(found["function"])
-
-
-def test_time_in_an_expression_is_that_of_the_function_in_which_it_is_written():
-    inner = ["main.<locals>.<genexpr> (t.py:2)", "C.f.<locals>.<listcomp> (t.py:3)", "main.<locals>.key (t.py:4)"]
-    frames = [["main (t.py:1)", inner[i]] for i in range(3)]
-    stacks = STACKS.conform(pl.DataFrame({"stack_id": [0, 1, 2], "frames": frames}))
-    assert _named(stacks)["function"].to_list() == ["main (t.py)", "C.f (t.py)", "main.<locals>.key (t.py)"]
-
-
-def test_a_wait_for_an_item_of_a_queue_goes_by_the_function_that_takes_it():
-    frames = [
-        ["main (t.py:1)", "batches (t.py:7)", "Queue.get (queue.py:171)", "Condition.wait (threading.py:320)"],
-        ["main (t.py:1)", "join (pool.py:3)", "Condition.wait (threading.py:320)"],
-    ]
-    stacks = STACKS.conform(pl.DataFrame({"stack_id": [0, 1], "frames": frames}))
-    found = python_functions(trace().with_tables(stacks=stacks), 7, 0)
-    assert set(found["function"]) == {"waits for an item: batches (t.py)", "Condition.wait (threading.py)"}
 
 
 def test_only_what_was_sampled_during_timed_steps_counts():
@@ -347,18 +313,6 @@ def test_how_much_of_a_functions_time_its_thread_holds_the_lock():
     rows = dict(zip(frame["function"], frame.select("on_lock_ratio", "n_expected").rows(), strict=True))
     assert rows["main (t.py)"] == (0.0, 3.0)
     assert rows["load (t.py)"] == (pytest.approx(30 / 130), 13.0)
-
-
-def test_a_lock_of_several_processes_goes_by_the_function_that_takes_it():
-    enter = "SemLock.__enter__ (multiprocessing/synchronize.py:95)"
-    inside = ["main (t.py:1)", "put (t.py:2)", "SimpleQueue.put (multiprocessing/queues.py:371)", enter]
-    stacks = STACKS.conform(
-        pl.DataFrame({"stack_id": [0, 1], "frames": [["main (t.py:1)", "plan (t.py:5)", enter], inside]})
-    )
-    found = python_functions(trace().with_tables(stacks=stacks), 7, 0)
-    assert set(found["function"]) == {
-        "waits: a lock of several processes, in plan (t.py)", "SemLock.__enter__ (multiprocessing/synchronize.py)",
-    }  # fmt: skip
 
 
 def test_time_in_what_makers_of_batches_call_is_known():

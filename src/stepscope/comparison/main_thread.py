@@ -16,13 +16,13 @@ import polars as pl
 from stepscope.comparison.model import (
     COMPILES,
     FROM_QUEUE,
-    OF_PROCESSES,
     SLEEPS,
     TIMED_STEPS,
     WAITING_FUNCTIONS,
     Answers,
     LockHeld,
 )
+from stepscope.comparison.stack_functions import gets_data, named, named_up_to_queue
 from stepscope.comparison.whole_run import slow_steps
 from stepscope.core.intervals import reached
 
@@ -36,53 +36,16 @@ if TYPE_CHECKING:
 
 #: When a visit of a stack begins and ends.
 _ENDS = (pl.col("ts_ns"), pl.col("ts_ns") + pl.col("dur_ns"))
-#: Frames that wait for an item of a queue, of threads or of processes.
-_QUEUE = r"^(?:Simple)?Queue\.get \((?:queue|multiprocessing/queues)\.py"
-#: Frames that wait for a lock of several processes, and callers that are no part of the job.
-_PROCESS_LOCK = r"^SemLock\.(?:__enter__|acquire) \(multiprocessing/synchronize\.py"
-_INSIDE = r"\((?:multiprocessing/\w+|threading|queue|concurrent/futures/\w+)\.py"
-#: The functions through which all tracing and compiling goes, and nothing that runs what was compiled.
-_COMPILER = (
-    r"\((?:torch/_dynamo/convert_frame\.py|torch/jit/_(?:trace|script|freeze)|torch/utils/cpp_extension\.py"
-    r"|jax/_src/compiler\.py|jax/_src/interpreters/mlir\.py|triton/compiler/|numba/core/(?:dispatcher|compiler)\.py"
-    r"|cupy/cuda/compiler\.py)|^trace_to_jaxpr\w* \(jax/_src/interpreters/partial_eval\.py"
-)
-#: Those of them that a program calls by name: what it does with the result there and then is compiling as well.
-_CALLED_COMPILER = r"\((?:torch/jit/_(?:trace|script|freeze)|torch/utils/cpp_extension\.py)"
-#: What runs the work that a pool of threads was given, or answers a request in a thread of its own, and what a worker
-#: process runs in. The workers of PyTorch's loader are none of these: waits for them are waits for data.
-_POOL_THREAD = (
-    r"\((?:concurrent/futures/thread|anyio/_backends/_asyncio|multiprocessing/pool)\.py"
-    r"|process_request_thread \(socketserver\.py"
-)
-_WORKER_PROCESS = r"\(multiprocessing/(?:process|popen_\w+|spawn)\.py"
-_LOADER_WORKER = r"\(torch/utils/data/_utils/worker\.py"
 #: Threads that take items from a queue and are none of those that answer requests: loaders' and pools' own, and logs'.
 _OTHER_TAKER = r"\((?:torch/utils/data/|multiprocessing/|logging/)"
-#: Calls of a model, which mark steps, and what those steps are called.
-_MODEL_CALL, _OF_MODEL = r"^Module\._(?:wrapped_)?call_impl \(torch/nn/modules/module\.py", "module calls"
+#: What steps that calls of a model mark are called.
+_OF_MODEL = "module calls"
 #: A thread answers requests if it calls the model for this part of the time in which steps ran, and is there for so
 #: much of it. The main thread does not if it does so for less than that.
 _CALLS, _IS_THERE = 0.02, 0.5
 #: A main thread sleeps in a line of the program if it stays there for so long, while other threads answer requests; or
 #: if it is there for this part of its time, and so many samples of Python's lock never find it holding that.
 _SLEEPS_NS, _MUCH, _LEAST_SAMPLED = 10**9, 0.1, 10.0
-#: What Python makes a function of, although it is written as an expression of another one.
-_EXPRESSION = r"(?:\.<locals>)?\.<(?:genexpr|listcomp|setcomp|dictcomp)>"
-#: Functions that make batches, by the end of their name, with which all that they call gets data: `train_batches`,
-#: `make_batch`, `get_samples`, `data_generator`, `collate`, `augment_wave`, `Dataset.__getitem__`.
-_OF_BATCH = r"(?:\w+_)?(?:(?:mini)?batch(?:es)?|data|samples?|examples?|records?|images?|dataset)"
-_MAKES_BATCHES = (
-    r"(?i)(?:^|[.])_*(?:"
-    rf"(?:load|fetch|prefetch|get|make|next|prepare|sample|build|create|generate|gen|iter|draw|assemble)_{_OF_BATCH}"
-    r"|(?:\w+_)?(?:batches|dataset|dataloader)"
-    r"|(?:\w+_)?(?:data|batch|sample|example|image)_(?:gen|iter|generator|iterator|stream|source|pipeline|loader)"
-    r"|(?:collate|augment|prefetch)\w*"
-    r") |^[^( ]*(?:dataset|loader)[^( ]*\."
-)
-_USES_BATCHES = r"(?i)(?:^|[.])_*(?:process|run|handle|score|predict|infer|evaluate|validate|test|fit|train_on)_"
-#: A function in which the main thread is for so much of its time is the loop itself, whatever its name.
-_IS_LOOP = 0.8
 #: Part of the time of steps from which on they are those of a server that waits for requests.
 _SOME_WAITS = 0.5
 
@@ -126,8 +89,8 @@ def main_thread(
     """
     if pid is None:
         return None
-    stacks = _named(_up_to_lock(_up_to_queue(_up_to_compiler(trace.stacks))))
-    stacks = stacks.with_columns(_gets_data(trace.stacks, trace.stack_samples.filter(pl.col("tid") == pid)))
+    stacks = named(trace.stacks)
+    stacks = stacks.with_columns(gets_data(trace.stacks, trace.stack_samples.filter(pl.col("tid") == pid)))
     samples = trace.stack_samples.filter(pl.col("ts_ns") >= low_ns)
     if high_ns is not None:
         length = pl.min_horizontal("dur_ns", high_ns - pl.col("ts_ns"))
@@ -165,8 +128,8 @@ def _functions(
 ) -> pl.DataFrame:
     """`MainThread.functions` of these visits; `on_lock` says how long threads held Python's lock in each function."""
     compiles = pl.col("function").is_in(mine["calls_compiler"].drop_nulls().unique().implode())
-    named = pl.when(compiles).then(pl.lit(COMPILES) + pl.col("function")).otherwise("function")
-    mine, on_lock = (each.with_columns(function=named) for each in (mine, on_lock))
+    function = pl.when(compiles).then(pl.lit(COMPILES) + pl.col("function")).otherwise("function")
+    mine, on_lock = (each.with_columns(function=function) for each in (mine, on_lock))
     is_worker = pl.col("dur_ns").filter(~is_main).sum() / pl.col("dur_ns").sum()
     gets_data = pl.col("dur_ns").filter("gets_data").sum() / pl.col("dur_ns").sum()
     share = pl.col("dur_ns").sum() / int(mine["dur_ns"].sum())
@@ -213,46 +176,6 @@ def waiting_ratio(functions: pl.DataFrame | None) -> float:
     if functions is None:
         return 0.0
     return float(functions.filter(pl.col("function").str.contains(WAITING_FUNCTIONS))["share_ratio"].sum())
-
-
-def _named(stacks: pl.DataFrame) -> pl.DataFrame:
-    """Each stack's own function, whether it waits for others there, and whether it is of a pool's thread or process."""
-    any_of = {
-        name: pl.col("frames").list.eval(pl.element().str.contains(pattern)).list.any()
-        for name, pattern in (
-            ("pool", _POOL_THREAD),
-            ("process", _WORKER_PROCESS),
-            ("loader", _LOADER_WORKER),
-            ("model", _MODEL_CALL),
-        )
-    }
-    function, caller = (
-        pl.col("frames").list.get(at, null_on_oob=True).str.replace(r":\d+\)$", ")").str.replace(_EXPRESSION, "")
-        for at in (-1, -2)
-    )
-    return stacks.select(
-        "stack_id",
-        function=function,
-        calls_compiler=pl.when(function.str.contains(_CALLED_COMPILER)).then(caller),
-        waits=function.str.contains(WAITING_FUNCTIONS),
-        is_pool_thread=any_of["pool"],
-        is_worker_process=any_of["process"] & ~any_of["loader"],
-        calls_model=any_of["model"],
-    )
-
-
-def _gets_data(stacks: pl.DataFrame, samples: pl.DataFrame) -> pl.Series:
-    """Whether each stack has a function that makes batches, and is not the loop: where `samples` nearly always are."""
-    frames = stacks.select("stack_id", frame="frames").explode("frame")
-    frame = pl.col("frame")
-    frames = frames.filter(frame.str.contains(_MAKES_BATCHES) & ~frame.str.contains(_USES_BATCHES))
-    frames = frames.with_columns(frame.str.replace(r":\d+\)$", ")")).unique()
-    times = samples.group_by("stack_id").agg(pl.col("dur_ns").sum())
-    whole = max(int(times["dur_ns"].sum()), 1)
-    sums = frames.join(times, on="stack_id").group_by("frame").agg(pl.col("dur_ns").sum())
-    loops = sums.filter(pl.col("dur_ns") > _IS_LOOP * whole)
-    data = frames.join(loops, on="frame", how="anti")
-    return stacks["stack_id"].is_in(data["stack_id"].implode()).alias("gets_data")
 
 
 def _takers(visits: pl.DataFrame) -> list[int]:
@@ -404,35 +327,6 @@ def _longer_in_slow_steps(mine: pl.DataFrame, steps: pl.DataFrame | None, worked
     return sums.select("function", slow_ratio=(pl.col("inside") - usual).clip(0.0) / whole)
 
 
-def _up_to_compiler(stacks: pl.DataFrame) -> pl.DataFrame:
-    """The stacks without what a compiler calls: its time is in hundreds of functions, none of which stands out."""
-    is_compiler = pl.col("frames").list.eval(pl.element().str.contains(_COMPILER))
-    n_frames = pl.when(is_compiler.list.any()).then(is_compiler.list.arg_max() + 1)
-    return stacks.with_columns(pl.col("frames").list.head(n_frames.fill_null(pl.col("frames").list.len())))
-
-
-def _up_to_queue(stacks: pl.DataFrame) -> pl.DataFrame:
-    """The stacks up to the function that takes the next item from a queue, if they wait there, with a name for it."""
-    return _up_to(stacks, _QUEUE, FROM_QUEUE)
-
-
-def _up_to_lock(stacks: pl.DataFrame) -> pl.DataFrame:
-    """The stacks up to the function that takes a lock of several processes. Queues and barriers have such locks too."""
-    return _up_to(stacks, _PROCESS_LOCK, OF_PROCESSES, unless=_INSIDE)
-
-
-def _up_to(stacks: pl.DataFrame, pattern: str, prefix: str, *, unless: str | None = None) -> pl.DataFrame:
-    """The stacks up to the caller of the first frame that matches, with that prefix, unless the caller matches too."""
-    matches = pl.col("frames").list.eval(pl.element().str.contains(pattern))
-    at = matches.list.arg_max()
-    caller = pl.col("frames").list.get(at - 1, null_on_oob=True)
-    is_there = matches.list.any() & (at > 0)
-    if unless is not None:
-        is_there &= ~caller.str.contains(unless)
-    short = pl.col("frames").list.head(at).list.concat(prefix + caller)
-    return stacks.with_columns(frames=pl.when(is_there).then(short).otherwise("frames"))
-
-
 def lock_held(trace: Trace, pid: int | None, low_ns: int, high_ns: int | None = None) -> Mapping[str, LockHeld] | None:
     """How long each thread held Python's lock from `low_ns` to `high_ns`; None without stacks.
 
@@ -449,7 +343,7 @@ def lock_held(trace: Trace, pid: int | None, low_ns: int, high_ns: int | None = 
     length = max(end - low_ns, 1)
     name = pl.col("thread").cast(pl.String).fill_null("").str.replace_all(r"\d+", "#")
     sums = (pl.col(column).filter("on_gil").sum() for column in ("dur_ns", "n_samples"))
-    stacks = _named(_up_to_queue(trace.stacks)).select("stack_id", "function", "is_pool_thread", "calls_model")
+    stacks = named_up_to_queue(trace.stacks).select("stack_id", "function", "is_pool_thread", "calls_model")
     mine = mine.join(stacks, on="stack_id", how="left")
     takes = pl.col("tid").is_in(_takers(mine.filter(pl.col("tid") != pid)))
     answers = pl.col("is_pool_thread") | takes | (pl.col("calls_model") & (pl.col("tid") != pid))
