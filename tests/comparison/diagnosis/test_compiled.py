@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from faulty_jobs import MS, loop
+from faulty_jobs import MS, Job, loop, recorded, sampled_functions
 from msgspec.structs import replace
 
 from stepscope.comparison.diagnosis import Case, views
+from stepscope.comparison.diagnosis.case import Suspect
 from stepscope.comparison.diagnosis.change import Change
 from stepscope.comparison.diagnosis.compiled import added
+from stepscope.comparison.diagnosis.operators import slow_operator
 from stepscope.comparison.effects import effects
 from stepscope.comparison.model import Pair
 from stepscope.comparison.verdict import compare_runs
@@ -77,3 +79,17 @@ def test_a_function_that_computes_may_sleep_as_well(own_ms, names):
     causes = compare_runs([[base]], [[other]]).causes
     assert [cause.category for cause in causes if cause.category == "host_overhead"] == names
     assert all("main (a.py), asleep or waiting" in cause.statement for cause in causes if names)
+
+
+@pytest.mark.parametrize(("slowdown", "gaps_ms", "is_named"), [(1.0, 20.0, True), (1.4, 2.0, False)])
+def test_beside_a_profile_a_new_function_counts_where_no_operator_has_its_time(slowdown, gaps_ms, is_named):
+    """A function of NumPy, or one that calls operators of the framework, which the profile has."""
+    functions = {"forward (a.py)": 1.0}, {"forward (a.py)": 0.83, "filter (a.py)": 0.17}
+    jobs = Job(gaps_ms=2.0), Job(gaps_ms=gaps_ms, typical_slowdown=slowdown).levels(process_oncpu_time=1.1e9)
+    base, other = (
+        replace(recorded(job, seed), python_functions=sampled_functions(functions[seed], 2000, on_lock={}))
+        for seed, job in enumerate(jobs)
+    )
+    (view,) = views(Case((both := Pair("", (base,), (other,), "only process"),), effects((both,))))
+    assert added(view)["function"].to_list() == ["filter (a.py)"]
+    assert isinstance(slow_operator(view), Suspect) is is_named

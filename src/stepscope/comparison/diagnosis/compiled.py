@@ -21,7 +21,7 @@ from stepscope.comparison.diagnosis.sampled import (
     seems_tail,
     waiting,
 )
-from stepscope.comparison.model import COMPILES
+from stepscope.comparison.model import COMPILES, OPERATORS
 
 if TYPE_CHECKING:
     from stepscope.comparison.diagnosis.case import View
@@ -37,7 +37,6 @@ _WAS_THERE = 0.01
 _AT_WORK = 0.5
 #: Functions of frameworks that wait for a device and bring a value back.
 _READS = r"^(?:\w+\.)*_?(?:value|item|numpy|tolist|synchronize|block_until_ready) \((?:jax|torch|paddle|cupy)/"
-
 #: Files of Python whose functions compile.
 _COMPILER = (
     rf"^{COMPILES}|"
@@ -90,6 +89,16 @@ def added(view: View) -> pl.DataFrame:
     is_off_lock = n >= _LEAST_EXPECTED and chance < _UNLIKELY
     has_cores = (outside_cores(view) or 0.0) < HALF_CORE
     return rows if is_off_lock and has_cores and _is_at_work(view, rows) else rows.clear()
+
+
+def beside_operators(view: View, rows: pl.DataFrame) -> float:
+    """How much of what functions take longer no operator of a profile has. Units: ns, per step of the run.
+
+    The calls of a server that were profiled are a few of all, so there all of it counts.
+    """
+    longer, within = float(rows["delta"].sum()), view.part(OPERATORS)
+    is_known = within.is_known and not view.pair.answers_requests
+    return max(longer - max(within.delta, 0.0) / view.stretch, 0.0) if is_known else longer
 
 
 def _at_most(held: float, n: float) -> float:

@@ -438,7 +438,7 @@ def queueing(view: View) -> Judgement:
     every = f"a step comes every {units.duration(other.step_ns)} (was {units.duration(base.step_ns)})"
     often = base.step_ns / other.step_ns
     scatter = math.sqrt(1 / max(base.n_requests, 1) + 1 / max(other.n_requests, 1))
-    # A job that never waits any more answers fewer requests than come, so their number says less than its being busy.
+    # A job that never waits any more answers fewer requests than come: that it is busy says more than their number.
     is_full = base.waiting_ratio >= _IDLE and other.waiting_ratio <= _FULL
     if often < _MORE_OFTEN or math.log(often) < (_SIGMAS_IF_FULL if is_full else _SIGMAS) * scatter:
         return RuledOut(name, every)
