@@ -214,6 +214,7 @@ def test_a_compiler_in_samples_of_the_stack_is_compilation_and_not_where_time_go
     (cause,) = compare_runs([[base]], [[other]]).causes
     assert cause.category == "compilation"
     assert compiler in [row.name for row in cause.evidence]
+    assert f"first of all in {compiler}" in cause.statement
     assert not cause.consequences
 
 

@@ -21,6 +21,7 @@ from stepscope.comparison.diagnosis import (
 )
 from stepscope.comparison.diagnosis.case import COLLECTIVES, Case, Judgement, Missing, Rule, Suspect, View, views
 from stepscope.comparison.diagnosis.change import ABSENT
+from stepscope.comparison.diagnosis.compiled import compiling
 from stepscope.comparison.diagnosis.ordering import BY_CALLS, OVERLAP, folded, in_order, of_rank, one_per_category
 from stepscope.comparison.diagnosis.sampled import FUNCTIONS_SHOWN, grown, grown_or_spread, places_of_slow_steps, whose
 from stepscope.comparison.diagnosis.straggler import straggler
@@ -310,7 +311,7 @@ def with_functions(causes: Iterable[Cause], views: Sequence[View]) -> tuple[Caus
 def _with_functions(cause: Cause, views: Sequence[View]) -> Cause:
     view = next((view for view in views if view.pair.label == cause.process), views[0])
     shown = {row.name for row in cause.evidence}
-    longer = places_of_slow_steps(view) if cause.category in _OF_SLOW_STEPS else grown(view)
+    longer = places_of_slow_steps(view) if cause.category in _OF_SLOW_STEPS else grown(view).filter(~compiling())
     where = [
         Evidence(f"time of {whose(of_workers)} in {name}, per cycle", "host", name, None, "ns", base, other)
         for name, base, other, of_workers in longer.head(FUNCTIONS_SHOWN)

@@ -32,7 +32,7 @@ from stepscope.comparison.diagnosis.sampled import (
 )
 from stepscope.comparison.diagnosis.sizes import plain, retyped
 from stepscope.comparison.diagnosis.workload import does_more, is_other, newcomer, other_work
-from stepscope.comparison.model import LAYOUT_CALLS, LAYOUT_COPIES, PROCESS, RuledOut
+from stepscope.comparison.model import COMPILES, LAYOUT_CALLS, LAYOUT_COPIES, PROCESS, RuledOut
 from stepscope.core import units
 from stepscope.core.names import is_launch_call, shorten
 
@@ -352,13 +352,14 @@ def compilation(view: View) -> Judgement:
     if not (view.is_slower or seems_tail(view)):
         return not_slower(name, view)
     where, low, high = times.row(0)
-    change = Change(low, high, is_real=True, unit="ns")
+    change, function = Change(low, high, is_real=True, unit="ns"), where.removeprefix(COMPILES)
+    place = function if where in calls["name"] else shorten(where)
     return view.suspect(
         name,
-        f"The job compiles while it runs: {span(change.base, change.other, 'ns')} per cycle.",
+        f"The job compiles while it runs: {span(change.base, change.other, 'ns')} per cycle, first of all in {place}.",
         change.delta,
         0.9,
-        [evidence(f"{shorten(where)}: time per cycle", change, role="necessary", name=where)],
+        [evidence(f"{place}: time per cycle", change, role="necessary", name=where)],
         resource="compiler",
         device="host",
         advice="see why it compiles again: TORCH_LOGS=recompiles, or jax_log_compiles; keep shapes, types and flags"
