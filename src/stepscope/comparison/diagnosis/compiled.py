@@ -91,7 +91,7 @@ def added(view: View) -> pl.DataFrame:
     return rows if is_off_lock and has_cores and _is_at_work(view, rows) else rows.clear()
 
 
-def beside_operators(view: View, rows: pl.DataFrame) -> float:
+def outside_of_operators(view: View, rows: pl.DataFrame) -> float:
     """How much of what functions take longer no operator of a profile has. Units: ns, per step of the run.
 
     The calls of a server that were profiled are a few of all, so there all of it counts.

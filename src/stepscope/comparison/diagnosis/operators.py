@@ -17,7 +17,7 @@ from stepscope.comparison.diagnosis.case import (
     weigh,
 )
 from stepscope.comparison.diagnosis.change import Change, evidence, fold, moved, span
-from stepscope.comparison.diagnosis.compiled import added, beside_operators, compiling, slower
+from stepscope.comparison.diagnosis.compiled import added, outside_of_operators, compiling, slower
 from stepscope.comparison.diagnosis.cores import HALF_CORE, outside_cores, ran_in_all
 from stepscope.comparison.diagnosis.python import accounted, graphs_differ, small_calls
 from stepscope.comparison.diagnosis.sampled import (
@@ -165,7 +165,7 @@ def _in_new_functions(view: View) -> Suspect | None:
     if times is None:
         return None
     change, lost = times
-    lost = min(lost, beside_operators(view, rows) * view.stretch)
+    lost = min(lost, outside_of_operators(view, rows) * view.stretch)
     if lost < view.least_ns:
         return None
     and_more, verb = (" and others", "take") if rows.height > 1 else ("", "takes")

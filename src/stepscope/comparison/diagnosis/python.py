@@ -17,7 +17,7 @@ from stepscope.comparison.diagnosis.case import (
     typical_slowdown,
 )
 from stepscope.comparison.diagnosis.change import Change, evidence, span
-from stepscope.comparison.diagnosis.compiled import added, beside_operators, compiling, slower
+from stepscope.comparison.diagnosis.compiled import added, outside_of_operators, compiling, slower
 from stepscope.comparison.diagnosis.io import blocked, blocked_evidence, fetched, how_spent, is_asleep, waiting_for_disk
 from stepscope.comparison.diagnosis.sampled import (
     at_locks,
@@ -232,7 +232,7 @@ def _around(view: View) -> Judgement:
     name = "host_overhead"
     small, gaps = small_calls(view), view.gaps()
     calls_ns = 0.0 if small.replaces else small.cost_ns + small.fed_ns
-    computes = beside_operators(view, added(view))
+    computes = outside_of_operators(view, added(view))
     known = (accounted(view) + fetched(view) + at_locks(view)) / view.stretch + _slower(view) + computes
     between = gaps.delta - min(known, gaps.delta) if gaps.rose() else 0.0
     waits = view.part("launch and runtime calls", "synchronisation")
