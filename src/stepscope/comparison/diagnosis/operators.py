@@ -17,7 +17,7 @@ from stepscope.comparison.diagnosis.case import (
     weigh,
 )
 from stepscope.comparison.diagnosis.change import Change, evidence, fold, moved, span
-from stepscope.comparison.diagnosis.compiled import added, outside_of_operators, compiling, slower
+from stepscope.comparison.diagnosis.compiled import added, compiling, outside_of_operators, slower
 from stepscope.comparison.diagnosis.cores import HALF_CORE, outside_cores, ran_in_all
 from stepscope.comparison.diagnosis.python import accounted, graphs_differ, small_calls
 from stepscope.comparison.diagnosis.sampled import (

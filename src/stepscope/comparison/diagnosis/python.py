@@ -17,7 +17,7 @@ from stepscope.comparison.diagnosis.case import (
     typical_slowdown,
 )
 from stepscope.comparison.diagnosis.change import Change, evidence, span
-from stepscope.comparison.diagnosis.compiled import added, outside_of_operators, compiling, slower
+from stepscope.comparison.diagnosis.compiled import added, compiling, outside_of_operators, slower
 from stepscope.comparison.diagnosis.io import blocked, blocked_evidence, fetched, how_spent, is_asleep, waiting_for_disk
 from stepscope.comparison.diagnosis.sampled import (
     at_locks,
