@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from stepscope.comparison.model import FROM_QUEUE, OF_PROCESSES, WAITING_FUNCTIONS
+from stepscope.comparison.model import COMPILES, FROM_QUEUE, OF_PROCESSES, WAITING_FUNCTIONS
 
 #: Frames that wait for an item of a queue, of threads or of processes.
 _QUEUE = r"^(?:Simple)?Queue\.get \((?:queue|multiprocessing/queues)\.py"
@@ -21,7 +21,12 @@ _COMPILER = (
     r"|jax/_src/compiler\.py|jax/_src/interpreters/mlir\.py|triton/compiler/|numba/core/(?:dispatcher|compiler)\.py"
     r"|cupy/cuda/compiler\.py)|^trace_to_jaxpr\w* \(jax/_src/interpreters/partial_eval\.py"
 )
-#: Those of them that a program calls by name: what it does with the result there and then is compiling as well.
+#: Functions that compile: those, what they call, and what is found in these packages without one of them.
+COMPILING = (
+    rf"^{COMPILES}|{_COMPILER}|\((?:torch/_(?:dynamo|inductor|functorch)/|torch/jit/|numba/core/"
+    r"|jax/_src/interpreters/partial_eval\.py)"
+)
+#: Compilers that a program calls by name: what it does with the result there and then is compiling as well.
 _CALLED_COMPILER = r"\((?:torch/jit/_(?:trace|script|freeze)|torch/utils/cpp_extension\.py)"
 #: What runs the work that a pool of threads was given, or answers a request in a thread of its own, and what a worker
 #: process runs in. The workers of PyTorch's loader are none of these: waits for them are waits for data.

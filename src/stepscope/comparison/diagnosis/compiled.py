@@ -21,7 +21,8 @@ from stepscope.comparison.diagnosis.sampled import (
     seems_tail,
     waiting,
 )
-from stepscope.comparison.model import COMPILES, OPERATORS
+from stepscope.comparison.model import OPERATORS
+from stepscope.comparison.stack_functions import COMPILING
 
 if TYPE_CHECKING:
     from stepscope.comparison.diagnosis.case import View
@@ -37,17 +38,11 @@ _WAS_THERE = 0.01
 _AT_WORK = 0.5
 #: Functions of frameworks that wait for a device and bring a value back.
 _READS = r"^(?:\w+\.)*_?(?:value|item|numpy|tolist|synchronize|block_until_ready) \((?:jax|torch|paddle|cupy)/"
-#: Files of Python whose functions compile.
-_COMPILER = (
-    rf"^{COMPILES}|"
-    r"\((?:torch/_(?:dynamo|inductor|functorch)/|torch/jit/|torch/utils/cpp_extension\.py|jax/_src/compiler\.py"
-    r"|jax/_src/interpreters/(?:mlir|partial_eval)\.py|triton/compiler/|numba/core/|cupy/cuda/compiler\.py)"
-)
 
 
 def compiling() -> pl.Expr:
     """Whether a `function` compiles, or calls a compiler and uses there and then what that makes."""
-    return pl.col("function").str.contains(_COMPILER)
+    return pl.col("function").str.contains(COMPILING)
 
 
 def slower(view: View) -> pl.DataFrame:

@@ -123,12 +123,12 @@ def _in_one_function(view: View) -> float:
 
 
 def _function_that_waits(view: View) -> pl.DataFrame:
-    """That function, with the columns of `grown`; no row if none grew."""
+    """The function that grew most, with the columns of `grown`; no row if none grew."""
     return grown(view).filter(~waiting()).head(1)
 
 
 def at_disk(view: View) -> pl.DataFrame:
-    """That function, if the process waits for a disk for half of what it takes longer."""
+    """The function that grew most, if waiting for a disk is half of what it takes longer or more; else no row."""
     rows = _function_that_waits(view)
     return rows if waiting_for_disk(view) >= _MOSTLY * _in_one_function(view) > 0 else rows.clear()
 

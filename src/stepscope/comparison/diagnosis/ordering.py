@@ -87,8 +87,9 @@ _OTHER_WORK = 0.85
 _PLACE_OF = {"slow_tail": 0.75, "growing_steps": 0.5}
 #: Memory that grows is why steps grow if it accounts for so much of that.
 _SOME_OF = 0.25
-#: Causes that stretch all that is there. What the base hardly has does not follow from them.
+#: Causes that stretch all that is there, and those that do not follow from them in functions that the base hardly has.
 _STRETCHES = ("cpu_contention", "memory_bandwidth", "cpu_frequency", "gil_contention")
+_IN_NEW_FUNCTIONS = ("growing_steps", "slow_operator")
 #: A consequence that explains less than this share of the difference is never a cause of its own.
 _LEAST_SCORE = 0.05
 #: Part of a straggler's lag from which on something on that rank is a reason for it.
@@ -264,13 +265,11 @@ def _are_elsewhere(suspect: Suspect, best: Suspect, reference: float) -> bool:
     What stretches all that is there has no functions. Then they are new, for a part of the difference that matters.
     """
     rows = [row for row in suspect.cause.evidence if functions_shown([row])]
-    if suspect.cause.category not in (*_WHEN, "slow_operator") or not rows:
-        return False
-    if suspect.cause.category in ("growing_steps", "slow_operator") and best.cause.category in _STRETCHES:
+    if suspect.cause.category in _IN_NEW_FUNCTIONS and best.cause.category in _STRETCHES:
         new = (row for row in rows if (row.other or 0.0) >= HARDLY_THERE * (row.base or 0.0))
         return any((row.other or 0.0) - (row.base or 0.0) >= _LEAST_SCORE * reference for row in new)
-    theirs = functions_shown(best.cause.evidence) if suspect.cause.category in _WHEN else set()
-    return bool(theirs) and not theirs & functions_shown(rows)
+    theirs = functions_shown(best.cause.evidence)
+    return suspect.cause.category in _WHEN and bool(rows) and bool(theirs) and not theirs & functions_shown(rows)
 
 
 def _follows(suspect: Suspect, best: Suspect, reference: float) -> bool:
