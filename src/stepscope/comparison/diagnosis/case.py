@@ -58,7 +58,7 @@ class Case(msgspec.Struct, frozen=True):
     whole: Effect | None = None
 
 
-class View(msgspec.Struct, frozen=True):
+class View(msgspec.Struct, frozen=True, eq=False, weakref=True):
     """One pair of processes in numbers. Times are ns per cycle; what counters and samples say is per step of the run.
 
     `resources` are means over cycles by device and metric. `amounts` are rates multiplied by the cycle's duration. If

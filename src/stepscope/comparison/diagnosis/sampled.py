@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import polars as pl
@@ -73,6 +74,8 @@ _LIKELY_TAIL, _PART_OF_TAIL = 0.02, 0.5
 _MOSTLY, _OUTSIDE = 0.5, 0.1
 #: The file of a function, as in `Logger.debug (logging/__init__.py)`.
 _FILE = r" \(([^()]+)\)$"
+#: What `in_functions` found of each view, for the many rules that ask.
+_IN_FUNCTIONS: WeakKeyDictionary[View, pl.DataFrame] = WeakKeyDictionary()
 
 
 def waiting() -> pl.Expr:
@@ -237,6 +240,13 @@ def in_functions(view: View) -> pl.DataFrame:
     `worker_ratio` the part of high that is in workers for which the main thread waits, and `fetch_ratio` the part of it
     in functions that make batches and in what they call. Units: ns.
     """
+    rows = _IN_FUNCTIONS.get(view)
+    if rows is None:
+        rows = _IN_FUNCTIONS[view] = _compared_functions(view)
+    return rows
+
+
+def _compared_functions(view: View) -> pl.DataFrame:
     base, other = _shares(view.pair.base), _shares(view.pair.other)
     if base is None or other is None or not view.same_cycles or not view.step.is_known:
         return pl.DataFrame(schema=dict.fromkeys(_TIMES, pl.Float64) | {"function": pl.String})
