@@ -93,7 +93,7 @@ def answered(step_ms, work_ms, *, n_at_work=400, seed=0):
     run = served(step_ms, 0, seed=seed)
     functions = pl.DataFrame({"function": ["answer (t.py)"], "share_ratio": [1.0], "worker_ratio": [1.0]})
     worked = TIMED_STEPS.conform(run.steps.with_columns(dur_ns=pl.lit(work_ms * MS)))
-    return replace(run, answers=Answers(functions, worked, n_at_work, 60.0))
+    return replace(run, answers=Answers(functions, functions.clear(), worked, n_at_work, 60.0))
 
 
 def test_the_time_in_which_threads_that_answer_requests_work_is_compared_if_samples_tell_it():
@@ -111,6 +111,15 @@ def test_threads_that_hardly_wait_count_in_place_of_a_main_thread_that_only_wait
     assert (both.answers_requests, remarks) == (False, ())
     assert mean_ms(both.base[0]) == pytest.approx(10, rel=0.01)
     assert both.other[0].python_functions["function"].to_list() == ["answer (t.py)"]
+
+
+def test_threads_in_which_a_job_marks_its_steps_count_whatever_else_works_for_the_main_thread():
+    functions = pl.DataFrame({"function": ["draw (t.py)"], "share_ratio": [1.0], "worker_ratio": [1.0]})
+    runs = [replace(answered(10, 9.9, seed=seed), python_functions=functions) for seed in (0, 1)]
+    assert without_waits([pair(*runs)])[0][0].other[0].python_functions["function"].to_list() == ["draw (t.py)"]
+    marked = [replace(run, answers=replace(run.answers, is_marked_there=True)) for run in runs]
+    (both,), remarks = without_waits([pair(*marked)])
+    assert (both.other[0].python_functions["function"].to_list(), remarks) == (["answer (t.py)"], ())
 
 
 @pytest.mark.parametrize(("work_ms", "n_at_work"), [(9.8, 400), (5, 50)])

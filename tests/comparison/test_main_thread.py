@@ -243,6 +243,60 @@ def test_threads_that_call_the_model_in_place_of_the_main_thread_count_with_thei
     assert main_thread(recorded, 7, 0, steps=of_loops).answers is None
 
 
+def own_steps(n, ns):
+    """Steps of equal length that the job marks itself."""
+    steps = {"step": range(n), "ts_ns": [i * ns for i in range(n)], "dur_ns": [float(ns)] * n, "n_steps": [1] * n}
+    return TIMED_STEPS.conform(pl.DataFrame(steps).with_columns(source=pl.lit("named ranges"), is_profiled=False))
+
+
+def renderers(*rows, named=("render-0", "render-1")):
+    """A main thread that waits for a service's two threads, which are threads 8 and 9; visits are theirs."""
+    frames = [
+        ["serve (t.py:9)", "Event.wait (threading.py:1)"],
+        ["work (t.py:4)", "Queue.get (queue.py:171)"],
+        ["work (t.py:4)", "draw (t.py:5)"],
+        ["page (t.py:7)"],
+    ]
+    recorded = visits((7, 7, 0, 0, 200), *rows)
+    names = pl.col("tid").replace_strict({7: "MainThread", 8: named[0], 9: named[1], 10: "status"})
+    samples = STACK_SAMPLES.conform(recorded.stack_samples.with_columns(thread=names))
+    table = STACKS.conform(pl.DataFrame({"stack_id": range(4), "frames": frames}))
+    return recorded.with_tables(stacks=table, stack_samples=samples)
+
+
+def test_threads_in_which_a_job_marks_its_steps_count_in_place_of_a_main_thread_that_only_waits():
+    recorded = renderers((7, 8, 1, 0, 150), (7, 8, 2, 150, 200), (7, 9, 2, 0, 200), (7, 10, 3, 0, 40))
+    answers = main_thread(recorded, 7, 0, steps=own_steps(2, 100)).answers
+    assert dict(answers.functions.select("function", "share_ratio").rows()) == {
+        "draw (t.py)": pytest.approx(0.625), "waits for an item: work (t.py)": pytest.approx(0.375),
+    }  # fmt: skip
+    assert (answers.is_marked_there, sorted(answers.idle_ratios)) == (True, [0.0, 0.75])
+    # The other thread never waits for an item, so its name says what it does.
+    other = renderers((7, 8, 1, 0, 200), (7, 9, 2, 0, 200), named=("render-0", "other"))
+    assert main_thread(other, 7, 0, steps=own_steps(2, 100)).answers.idle_ratios == (1.0,)
+
+
+def test_threads_that_never_wait_for_an_item_are_known_as_those_that_do_most():
+    recorded = renderers((7, 8, 2, 0, 200), (7, 9, 2, 0, 200), (7, 10, 3, 0, 190))
+    assert shares(recorded, steps=own_steps(2, 100)) == {"draw (t.py)": pytest.approx(1.0)}
+    assert main_thread(recorded, 7, 0, steps=own_steps(2, 100)).answers.idle_ratios == (0.0, 0.0)
+    of_optimizer = own_steps(2, 100).with_columns(source=pl.lit("optimizer steps"))
+    of_training = main_thread(recorded, 7, 0, steps=TIMED_STEPS.conform(of_optimizer))
+    assert of_training.answers is None
+    assert of_training.functions["function"].to_list() == ["Event.wait (threading.py)"]
+
+
+def test_lines_with_much_of_the_time_are_known_beside_the_rest_of_their_function():
+    frames = [["main (t.py:1)", "load (t.py:2)"], ["main (t.py:1)", "load (t.py:3)"], ["main (t.py:1)"]]
+    recorded = visits((7, 7, 0, 0, 50), (7, 7, 1, 50, 51), (7, 7, 0, 51, 81), (7, 7, 1, 81, 91), (7, 7, 2, 91, 300))
+    table = STACKS.conform(pl.DataFrame({"stack_id": range(3), "frames": frames}))
+    found = main_thread(recorded.with_tables(stacks=table), 7, 0)
+    lines = dict(found.lines.select("function", "share_ratio").rows())
+    assert lines == {"load (t.py:2)": pytest.approx(80 / 300), "load (t.py:3)": pytest.approx(11 / 300)}
+    assert dict(found.functions.select("function", "share_ratio").rows())["load (t.py)"] == pytest.approx(91 / 300)
+    assert main_thread(trace(), 7, 50).lines.is_empty()  # each function is in one line
+
+
 def test_a_main_thread_that_never_holds_the_lock_in_a_line_sleeps_there_while_others_answer_requests():
     frames = [
         ["serve (t.py:9)"],

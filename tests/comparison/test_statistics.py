@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from stepscope.comparison.statistics import (
     PRIOR_RUNS,
     SPREAD_SHARE,
+    at_most,
     by_false_discovery,
     combined,
     differences,
@@ -158,3 +159,13 @@ def test_cycles_that_stand_out_are_counted_against_luck():
 
 def test_too_few_cycles_never_stand_out():
     assert exceeding(values(1, 1, 1), values(9, 9, 9, 9), 1.0) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(("k", "n", "p"), [(0, 5, 0.2), (3, 12, 0.2), (7, 7, 0.9)])
+def test_so_few_hits_are_as_likely_as_the_sum_of_their_chances(k, n, p):
+    expected = sum(math.comb(n, i) * p**i * (1 - p) ** (n - i) for i in range(k + 1))
+    assert at_most(k, n, p) == pytest.approx(expected)
+
+
+def test_the_chance_of_few_hits_among_many_thousands_is_known_as_well():
+    assert at_most(1_800, 10_000, 0.2) == pytest.approx(2.5e-7, rel=0.2)

@@ -78,6 +78,7 @@ def _observation(
         workload=WORKLOAD.empty(),
         remarks=(remark,),
         python_functions=None if main is None else main.functions,
+        python_lines=None if main is None else main.lines,
         lock_held=lock_held(trace, pid, low, high),
         setup=setup_of(trace),
         steps=steps,

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 from msgspec.structs import replace
 
-from stepscope.comparison.main_thread import is_worked_for, waiting_ratio
+from stepscope.comparison.main_thread import ONLY_WAITS, is_worked_for, waiting_ratio
 from stepscope.comparison.model import (
     LOADING,
     OBSERVED_CYCLES,
@@ -44,8 +44,6 @@ _SAMPLED_WAITS = 0.3
 #: What threads that answer requests do is known by so many samples of their work, in the base and in the other run, if
 #: they wait for this part of the time. With fewer, the time of calls says more.
 _ENOUGH, _ENOUGH_OTHER, _LEAST_IDLE = 120, 75, 0.1
-#: A main thread does nothing but start and end others if it waits for this part of its time.
-_ONLY_WAITS = 0.95
 #: Steps come more often if they do so many times as often. Requests have more of them if that is so many times as much
 #: as the process is woken more often, and it still waits for this part of the time.
 _MORE_STEPS, _APART, _STILL_WAITS = 1.2, 1.3, 0.2
@@ -107,13 +105,19 @@ def _answering(pair: Pair) -> Pair:
     left, right = (tuple(_by_answers(run) for run in side) for side in (pair.base, pair.other))
     seldom = all(mean_step_ns(run.worked) <= (1 - _LEAST_IDLE) * mean_step_ns(run.steps) for run in left)
     if not seldom:
-        only_waits = all(waiting_ratio(run.python_functions) >= _ONLY_WAITS for run in runs)
+        only_waits = all(_only_waits(run) for run in runs)
         return replace(pair, base=left, other=right) if only_waits else pair
     base, other = (tuple(_worked(run) for run in side) for side in (left, right))
     share = _requests(pair.base)  # the other run may hardly wait, and its requests have as many steps
     return replace(
         pair, base=base, other=other, waits=(_waits(pair.base, base, share), _waits(pair.other, other, share))
     )
+
+
+def _only_waits(run: Observation) -> bool:
+    """Whether the main thread does nothing but start and end others."""
+    is_known = run.answers is not None and run.answers.is_marked_there
+    return is_known or waiting_ratio(run.python_functions) >= ONLY_WAITS
 
 
 def _requests(runs: Sequence[Observation]) -> float:
@@ -125,7 +129,11 @@ def _requests(runs: Sequence[Observation]) -> float:
 def _by_answers(run: Observation) -> Observation:
     """The observation with what threads that answer requests do in place of the main one."""
     known = run.answers
-    return run if known is None else replace(run, python_functions=known.functions, worked=known.worked)
+    return (
+        run
+        if known is None
+        else replace(run, python_functions=known.functions, python_lines=known.lines, worked=known.worked)
+    )
 
 
 def _n_at_work(run: Observation) -> int:

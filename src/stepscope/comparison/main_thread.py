@@ -38,8 +38,10 @@ if TYPE_CHECKING:
 _ENDS = (pl.col("ts_ns"), pl.col("ts_ns") + pl.col("dur_ns"))
 #: Threads that take items from a queue and are none of those that answer requests: loaders' and pools' own, and logs'.
 _OTHER_TAKER = r"\((?:torch/utils/data/|multiprocessing/|logging/)"
-#: What steps that calls of a model mark are called.
-_OF_MODEL = "module calls"
+#: What steps are called that calls of a model mark, and those that the job marks itself.
+_OF_MODEL, _OWN_MARKS = "module calls", "named ranges"
+#: A main thread does nothing but start and end others if it waits for this part of its time.
+ONLY_WAITS = 0.95
 #: A thread answers requests if it calls the model for this part of the time in which steps ran, and is there for so
 #: much of it. The main thread does not if it does so for less than that.
 _CALLS, _IS_THERE = 0.02, 0.5
@@ -48,16 +50,21 @@ _CALLS, _IS_THERE = 0.02, 0.5
 _SLEEPS_NS, _MUCH, _LEAST_SAMPLED = 10**9, 0.1, 10.0
 #: Part of the time of steps from which on they are those of a server that waits for requests.
 _SOME_WAITS = 0.5
+#: A line of a function is looked at if it has this part of the time, and less than nearly all of the function's.
+_LEAST_LINE, _NEARLY_ALL = 0.01, 0.9
 
 
 class MainThread(msgspec.Struct, frozen=True):
     """What samples say of a main thread: its `functions`, and `worked`, TIMED_STEPS without the time in which it waits.
 
     `worked` is empty if steps were not timed, or not sampled. See `main_thread` for the columns of `functions`.
-    `answers` are those of threads which make the calls of a model that mark steps, if the main thread does not.
+    `lines` has the same of the lines in which much of the time is, with the line in `function`, and of the rest of
+    their functions. `answers` are those of threads which make the calls of a model that mark steps, if the main thread
+    does not.
     """
 
     functions: pl.DataFrame
+    lines: pl.DataFrame
     worked: pl.DataFrame
     answers: Answers | None = None
 
@@ -110,6 +117,8 @@ def main_thread(
     mine = _with_work_of(own, at_work, steps)
     worked = TIMED_STEPS.empty() if steps is None else _worked(mine.filter(works), steps)
     takers = _takers(visits.filter(of_process))
+    if not takers and steps is not None and _is_marked_by(_OWN_MARKS, steps) and _only_waits(mine):
+        takers = _busiest(_within(visits.filter(of_process & works), steps))
     if takers:
         at_work = visits.filter(works & (in_helpers | (of_process & pl.col("tid").is_in(takers))))
         mine = _with_work_of(_with_sleep(own, samples.filter("on_gil")), at_work, steps)
@@ -117,10 +126,33 @@ def main_thread(
         return None
     is_theirs = pl.col("pid").is_in([pid, *at_work["pid"].unique()])
     held = samples.filter(pl.col("on_gil") & is_theirs).join(stacks, on="stack_id")
-    on_lock = _on_lock(held, visits.filter(is_theirs))
-    functions = _functions(mine, is_main, steps, worked, on_lock)
-    answers = None if steps is None else _answers(visits.filter(of_process), works, steps, on_lock, own)
-    return MainThread(functions, worked, answers)
+    looks = held, visits.filter(is_theirs)
+    functions, lines = _functions_and_lines(mine, is_main, steps, worked, looks)
+    answers = None if steps is None else _answers(visits.filter(of_process), works, steps, looks, own, takers)
+    return MainThread(functions, lines, worked, answers)
+
+
+def _functions_and_lines(
+    mine: pl.DataFrame,
+    is_main: pl.Expr,
+    steps: pl.DataFrame | None,
+    worked: pl.DataFrame,
+    looks: tuple[pl.DataFrame, pl.DataFrame],
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """`MainThread.functions` and `lines` of these visits; `looks` are what `_on_lock` needs."""
+    functions = _functions(mine, is_main, steps, worked, _on_lock(*looks))
+    time, whole = pl.col("dur_ns").sum(), int(mine["dur_ns"].sum())
+    times = mine.group_by("function", "place").agg(time).with_columns(of_function=time.over("function"))
+    is_some = pl.col("dur_ns").is_between(_LEAST_LINE * whole, _NEARLY_ALL * pl.col("of_function"))
+    some = times.filter(is_some)
+    if some.is_empty():
+        return functions, functions.clear()
+    is_split = pl.col("function").is_in(some["function"].implode())
+    place = pl.when(pl.col("place").is_in(some["place"].implode())).then("place").otherwise("function")
+    name = pl.when(is_split).then(place).otherwise(None)
+    on_lock = _on_lock(*(each.with_columns(function=name) for each in looks))
+    lines = _functions(mine.with_columns(function=name), is_main, steps, worked, on_lock)
+    return functions, lines.filter(pl.col("function").is_not_null())
 
 
 def _functions(
@@ -147,25 +179,49 @@ def _functions(
 
 
 def _answers(
-    visits: pl.DataFrame, works: pl.Expr, steps: pl.DataFrame, on_lock: pl.DataFrame, main: pl.DataFrame
+    visits: pl.DataFrame,
+    works: pl.Expr,
+    steps: pl.DataFrame,
+    looks: tuple[pl.DataFrame, pl.DataFrame],
+    main: pl.DataFrame,
+    takers: Collection[int],
 ) -> Answers | None:
-    """The same of the threads, of these visits, that call the model in place of the `main` one, if calls mark steps.
+    """The same of the threads, of these visits, that do the steps in place of the `main` one, if they do.
 
-    They take turns, so each of them counts for an equal part of a step, with all its waits for others.
+    They call the model, if its calls mark steps; or the job marks them, and they take their work from a queue
+    (`takers`) while the main thread only waits. They take turns, so each of them counts for an equal part of a step,
+    with all its waits for others.
     """
-    if not steps["source"].cast(pl.String).eq_missing(_OF_MODEL).all():
-        return None
+    of_model, is_own = _is_marked_by(_OF_MODEL, steps), _is_marked_by(_OWN_MARKS, steps)
     whole = float((steps["dur_ns"] * steps["n_steps"]).sum())
     calls, there = pl.col("dur_ns").filter("calls_model").sum() / whole, pl.col("dur_ns").sum() / whole
-    called = _within(main, steps).select(calls).item()
-    threads = _within(visits, steps).group_by("tid").agg(calls=calls, there=there)
-    threads = threads.filter((pl.col("calls") >= _CALLS) & (pl.col("there") >= _IS_THERE))
-    if threads.is_empty() or (called or 0.0) >= _CALLS:
+    threads = _within(visits, steps).group_by("tid").agg(calls=calls, there=there).filter(pl.col("there") >= _IS_THERE)
+    if of_model and (_within(main, steps).select(calls).item() or 0.0) < _CALLS:
+        threads = threads.filter(pl.col("calls") >= _CALLS)
+    elif is_own and _only_waits(_within(main, steps)):
+        threads = threads.filter(pl.col("tid").is_in(pl.Series(list(takers), dtype=threads["tid"].dtype).implode()))
+    else:
+        return None
+    if threads.is_empty():
         return None
     mine = _within(visits.filter(pl.col("tid").is_in(threads["tid"].implode())), steps)
     worked = _worked_by_turns(mine, works, steps)
-    functions = _functions(mine, pl.lit(value=False), steps, worked, on_lock)
-    return Answers(functions, worked, mine.filter(works).height, mine.filter(~works).height / threads.height)
+    functions, lines = _functions_and_lines(mine, pl.lit(value=False), steps, worked, looks)
+    n_works, n_waits = mine.filter(works).height, mine.filter(~works).height / threads.height
+    time = pl.col("dur_ns")
+    idle = mine.group_by("tid", maintain_order=True).agg(time.filter(~works).sum() / time.sum())["dur_ns"]
+    return Answers(functions, lines, worked, n_works, n_waits, is_own, tuple(idle))
+
+
+def _is_marked_by(source: str, steps: pl.DataFrame) -> bool:
+    """Whether that marks all of these TIMED_STEPS."""
+    return bool(steps["source"].cast(pl.String).eq_missing(source).all())
+
+
+def _only_waits(main: pl.DataFrame) -> bool:
+    """Whether a main thread does nothing else, by these visits of it."""
+    waits, whole = int(main.filter("waits")["dur_ns"].sum()), int(main["dur_ns"].sum())
+    return whole > 0 and waits >= ONLY_WAITS * whole
 
 
 def waiting_ratio(functions: pl.DataFrame | None) -> float:
@@ -179,9 +235,27 @@ def waiting_ratio(functions: pl.DataFrame | None) -> float:
 
 
 def _takers(visits: pl.DataFrame) -> list[int]:
-    """The threads that take their work from a queue, of the visits of all threads but the main one."""
+    """The threads that take their work from a queue, of the visits of all threads but the main one.
+
+    Threads that are named like them, but for a number, do the same, and may never be found to wait.
+    """
     takes = pl.col("function").str.starts_with(FROM_QUEUE) & ~pl.col("function").str.contains(_OTHER_TAKER)
-    return visits.filter(takes)["tid"].unique().to_list()
+    threads = visits.with_columns(kind=kind_of_thread())
+    kinds = threads.filter(takes)["kind"].unique()
+    is_taker = takes | ((pl.col("kind") != "") & pl.col("kind").is_in(kinds.implode()))
+    return threads.filter(is_taker)["tid"].unique().to_list()
+
+
+def _busiest(at_work: pl.DataFrame) -> list[int]:
+    """The threads that do most of the work, of these visits of threads at work: those named alike go together."""
+    time = pl.col("dur_ns").sum()
+    kinds = at_work.group_by(kind=kind_of_thread()).agg(time, pl.col("tid").unique()).sort("dur_ns", "kind")
+    return [] if kinds.is_empty() else kinds["tid"][-1].to_list()
+
+
+def kind_of_thread() -> pl.Expr:
+    """The name of a `thread` with `#` for each number: threads named alike do the same."""
+    return pl.col("thread").cast(pl.String).fill_null("").str.replace_all(r"\d+", "#")
 
 
 def _with_sleep(mine: pl.DataFrame, held: pl.DataFrame) -> pl.DataFrame:
@@ -341,7 +415,7 @@ def lock_held(trace: Trace, pid: int | None, low_ns: int, high_ns: int | None = 
         return None
     end = int((mine["ts_ns"] + mine["dur_ns"]).to_numpy().max()) if high_ns is None else high_ns
     length = max(end - low_ns, 1)
-    name = pl.col("thread").cast(pl.String).fill_null("").str.replace_all(r"\d+", "#")
+    name = kind_of_thread().alias("thread")
     sums = (pl.col(column).filter("on_gil").sum() for column in ("dur_ns", "n_samples"))
     stacks = named_up_to_queue(trace.stacks).select("stack_id", "function", "is_pool_thread", "calls_model")
     mine = mine.join(stacks, on="stack_id", how="left")

@@ -239,26 +239,31 @@ class LockHeld(msgspec.Struct, frozen=True):
 class Answers(msgspec.Struct, frozen=True):
     """What samples say of the threads of a server that answer its requests.
 
-    `functions` has each function's share of their time, `worked` the steps without the time in which they wait.
-    `n_at_work` visits found them at work, and `n_waits` is how often each of them was found to wait, on average.
+    `functions` has each function's share of their time, `lines` that of lines, `worked` the steps without the time in
+    which they wait. `n_at_work` visits found them at work, and `n_waits` is how often each of them was found to wait,
+    on average. `is_marked_there` says that the job marks its steps in these threads, and `idle_ratios` has the part of
+    the time in which each of them waits.
     """
 
     functions: pl.DataFrame
+    lines: pl.DataFrame
     worked: pl.DataFrame
     n_at_work: int
     n_waits: float
+    is_marked_there: bool = False
+    idle_ratios: tuple[float, ...] = ()
 
 
 class Observation(msgspec.Struct, frozen=True):
     """One process in one recording, by cycle. Tables are those declared above; empty where the source has none.
 
     `anchor` names what marks the cycles: an annotation, a function, a kernel or a period. `remarks` say what was
-    guessed, left out or is missing. `setup` has the machine, versions and options of the recording. `python_functions`
-    has each Python function's share of the main thread's time, and `lock_held` how long threads held Python's lock, by
-    their names (with `#` for a number), if stacks were recorded. `steps` are those of the whole run, if they
-    were timed, and `run_resources` the resources meanwhile. `worked` are these steps without the time in which, by
-    samples of its stack, the main thread waits and nothing works for it. `answers` is what samples say of threads that
-    make the calls of a model which mark steps, in place of the main thread.
+    guessed, left out or is missing. `setup` has the machine, versions and options of the recording. If stacks were
+    recorded, `python_functions` has each Python function's share of the main thread's time, `python_lines` that of
+    lines, and `lock_held` how long threads held Python's lock, by their names (with `#` for a number). `steps` are
+    those of the whole run, if they were timed, and `run_resources` the resources meanwhile. `worked` are these steps
+    without the time in which, by samples of its stack, the main thread waits and nothing works for it. `answers` is
+    what samples say of threads that make the calls of a model which mark steps, in place of the main thread.
     """
 
     label: str
@@ -274,6 +279,7 @@ class Observation(msgspec.Struct, frozen=True):
     workload: pl.DataFrame
     remarks: tuple[str, ...] = ()
     python_functions: pl.DataFrame | None = None
+    python_lines: pl.DataFrame | None = None
     lock_held: Mapping[str, LockHeld] | None = None
     setup: pl.DataFrame = msgspec.field(default_factory=SETUP.empty)
     steps: pl.DataFrame = msgspec.field(default_factory=TIMED_STEPS.empty)

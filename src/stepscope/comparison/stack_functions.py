@@ -59,8 +59,9 @@ _IS_LOOP = 0.8
 def named(stacks: pl.DataFrame) -> pl.DataFrame:
     """Of each stack its function, and whether it waits for others there, is of a pool's thread or process, or compiles.
 
-    Columns: stack_id, function (without a line), waits, is_pool_thread, is_worker_process, calls_model, and
-    calls_compiler: the function that calls a compiler by name, where the stack ends in that; else null.
+    Columns: stack_id, function (without a line), place (with its line), waits, is_pool_thread, is_worker_process,
+    calls_model, and calls_compiler: the function that calls a compiler by name, where the stack ends in that; else
+    null.
     """
     return _named(_up_to_lock(_up_to_queue(_up_to_compiler(stacks))))
 
@@ -88,6 +89,7 @@ def _named(stacks: pl.DataFrame) -> pl.DataFrame:
     return stacks.select(
         "stack_id",
         function=function,
+        place=pl.col("frames").list.get(-1, null_on_oob=True).str.replace(_EXPRESSION, ""),
         calls_compiler=pl.when(function.str.contains(_CALLED_COMPILER)).then(caller),
         waits=function.str.contains(WAITING_FUNCTIONS),
         is_pool_thread=any_of["pool"],

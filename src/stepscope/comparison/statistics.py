@@ -274,3 +274,10 @@ def more_often(a: int, n_other: int, b: int, n_base: int) -> float:
     logs = choose(n_other, hits[rest_fits]) + choose(n_base, rest[rest_fits])
     chance = np.exp(logs - choose(n_other + n_base, np.array([a + b]))[0]).sum()
     return float(min(chance, 1.0))
+
+
+def at_most(k: int, n: int, p: float) -> float:
+    """The chance of `k` hits or fewer among `n`, if each is one with the chance `p`. Source: binomial distribution."""
+    from scipy.special import bdtr
+
+    return float(bdtr(k, n, p))

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from stepscope.comparison.arrivals import without_waits
 from stepscope.comparison.diagnosis import OF_TIMES, Case, diagnose, views
 from stepscope.comparison.effects import CONFIDENCE, DELTAS, effects, part_deltas
+from stepscope.comparison.function_lines import by_line
 from stepscope.comparison.kinds import kind_differences, other_hardware
 from stepscope.comparison.matching import align, matched
 from stepscope.comparison.model import WINDOWS, Comparison, Effect
@@ -52,6 +53,7 @@ def compare_runs(base: Sequence[Sequence[Observation]], other: Sequence[Sequence
         reason = "; ".join(remarks) or "no process was recorded"
         raise StepscopeError(f"nothing to compare: {reason}", "name recordings of the same program and ranks")
     pairs, waits = without_waits([_aligned(pair) for pair in pairs])
+    pairs = tuple(by_line(pair) for pair in pairs)
     left, right = step_times(pairs, side="base"), step_times(pairs, side="other")
     if any(run.anchor == WINDOWS for pair in pairs for run in (*pair.base, *pair.other)):
         left, right = [], []  # windows of time say nothing about how long anything takes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import polars as pl
 import pytest
 from faulty_jobs import MS, Job, loop, recorded, sampled_functions
 from msgspec.structs import replace
@@ -93,3 +94,9 @@ def test_beside_a_profile_a_new_function_counts_where_no_operator_has_its_time(s
     (view,) = views(Case((both := Pair("", (base,), (other,), "only process"),), effects((both,))))
     assert added(view)["function"].to_list() == ["filter (a.py)"]
     assert isinstance(slow_operator(view), Suspect) is is_named
+
+
+def test_hours_of_samples_of_the_lock_are_judged_like_minutes_of_them():
+    base, other = loop(60.0, 58.0, TIMES), loop(75.0, 73.0, {**TIMES, "audit (a.py)": 15.0}, seed=1)
+    many = other.python_functions.with_columns(n_expected=pl.col("n_expected") * 500)
+    assert first_cause(base, replace(other, python_functions=many)).category == "slow_operator"

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import pytest
-from faulty_jobs import MS, Job, categories, diagnosed, not_judged
+from faulty_jobs import MS, Job, categories, diagnosed, loop, not_judged
 from msgspec.structs import replace
+
+from stepscope.comparison.verdict import compare_runs
 
 BASE = Job()
 
@@ -114,3 +116,12 @@ def test_without_the_process_own_time_switches_tell_that_it_waits():
     assert categories(diagnosed(base, other)) == ["disk_io"]
     quiet = replace(base, gaps_ms=22.0).levels(process_write_bytes_rate=4e6)
     assert categories(diagnosed(base, quiet)) == ["host_overhead"]
+
+
+def test_of_a_run_without_a_profile_a_disk_explains_what_a_new_function_takes_and_no_more():
+    """All of its step is outside operators, and a function that the base had, too, takes longer as well."""
+    disk = {"process_write_bytes_rate": 1e8, "host_pressure_io_some": 1.2e8}
+    base = loop(60.0, 58.0, {"solve (a.py)": 58.0})
+    other = loop(88.0, 79.0, {"solve (a.py)": 77.0, "save (a.py)": 8.0}, seed=1, **disk)
+    cause = next(each for each in compare_runs([[base]], [[other]]).causes if each.category == "disk_io")
+    assert cause.explained_ns == pytest.approx(8 * MS, rel=0.05)

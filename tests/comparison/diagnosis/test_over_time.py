@@ -125,6 +125,28 @@ def test_few_slow_steps_are_a_tail_if_the_main_thread_is_somewhere_new_in_them(o
     assert [cause.category for cause in result.causes if cause.category == "slow_tail"] == names
 
 
+@pytest.mark.parametrize(("of_pause", "names"), [(0.06, ["slow_tail"]), (0.0, [])])
+def test_a_tail_is_named_beside_larger_causes_if_samples_say_what_is_done_in_it(of_pause, names):
+    """It is a seventh of what the mean step takes longer, so that it may be beside the point."""
+    slow = np.zeros(N)
+    slow[[31, 87, 150, 203, 256, 301, 350, 388]] = 5 * STEP_MS
+    base = [[without_profile(timed(seed), {}, step=1.0)] for seed in (2, 3)]
+    other = without_profile(timed(1, slow + 0.6 * STEP_MS), {"pause": of_pause}, step=0.59, print_all=0.35, pause=0.06)
+    causes = compare_runs(base, [[other]]).causes
+    assert [cause.category for cause in causes if cause.category == "slow_tail"] == names
+
+
+@pytest.mark.parametrize("of_search", [0.2, 0.0])
+def test_what_is_nearly_always_in_slow_steps_does_not_grow_though_more_of_them_come_late(of_search):
+    slow = np.zeros(N)
+    slow[[60, 150, 203, 256, 290, 301, 320, 350, 370, 388]] = 10 * STEP_MS
+    shares = {"step": (0.95, 0.7), "search": (0.05, 0.3)}
+    base = [[sampled(timed(seed), step=(1.0, 1.0))] for seed in (2, 3)]
+    functions = sampled_functions({"step": 0.8, "search": 0.2}, 3000, thirds=shares, slow={"search": of_search})
+    causes = compare_runs(base, [[replace(timed(1, slow), python_functions=functions)]]).causes
+    assert ("growing_steps" in [cause.category for cause in causes]) is not bool(of_search)
+
+
 @pytest.mark.parametrize(("distance", "names"), [(20, ["periodic_work"]), (80, [])])
 def test_regular_work_is_named_beside_larger_causes_if_it_is_a_tenth_of_the_change(distance, names):
     base = without_profile(timed(0), {}, step=1.0)

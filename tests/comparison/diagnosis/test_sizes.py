@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 from faulty_jobs import Job, Op, case_of
+from msgspec.structs import replace
 
 from stepscope.comparison.diagnosis.sizes import (
     amount,
@@ -86,3 +87,11 @@ def test_new_element_types_at_equal_sizes_are_seen():
     assert retyped(pair(BASE, BASE)) == ()
     assert retyped(pair(BASE, BASE.with_ops(Op(old.name, 11, 4e6, old.shapes, '["double","double"]')))) == ("aten::mm",)
     assert retyped(pair(BASE, BASE.with_ops(Op(old.name, 11, 4e6, "[[9,9]]", '["double","double"]')))) == ()
+
+
+def test_calls_with_other_types_on_top_of_the_old_ones_are_added_work():
+    old = next(op for op in BASE.operators if op.name == "aten::mm")
+    masks = Op(old.name, 40, 1e6, old.shapes, '["bool","bool"]')
+    instead = tuple(masks if op is old else op for op in BASE.operators)
+    assert retyped(pair(BASE, replace(BASE, operators=(*BASE.operators, masks)))) == ()
+    assert retyped(pair(BASE, replace(BASE, operators=instead))) == ("aten::mm",)

@@ -11,16 +11,16 @@ from faulty_jobs import (
     categories,
     diagnosed,
     gpu_job,
+    loop,
     not_judged,
     recorded,
     sampled_functions,
 )
 from msgspec.structs import replace
-from observations import observation, pair
 
 from stepscope.comparison.diagnosis import Case, diagnose
 from stepscope.comparison.diagnosis.case import Suspect, view_of, views
-from stepscope.comparison.diagnosis.workload import is_other, other_work, queueing, workload_change
+from stepscope.comparison.diagnosis.workload import is_other, other_work, workload_change
 from stepscope.comparison.effects import effects
 from stepscope.comparison.model import Pair, RuledOut, Waits
 from stepscope.comparison.verdict import compare_runs, judge, step_effect, step_times
@@ -213,35 +213,10 @@ def test_requests_that_wait_because_others_take_the_cores_come_in_larger_batches
     assert named or "requests that wait are answered together" in found.reason
 
 
-def queue(base, other):
-    both = pair(observation([1_000_000] * 6), observation([1_000_000] * 6))
-    both = replace(both, waits=(base, other) if base else None)
-    return queueing(view_of(both, effects((both,))))
-
-
-def test_requests_that_come_more_often_find_the_job_busy():
-    found = queue(Waits(100, 0.9, 10 * MS), Waits(100, 0.5, 2 * MS))
-    assert isinstance(found, Suspect)
-    assert "Requests come 5 times as often: a step comes every 2 ms (was 10 ms)" in found.cause.statement
-    assert "busy 50 % of the time (was 10 %)" in found.cause.statement
-    assert found.cause.explained_ns == 0
-
-
-def test_few_requests_that_come_more_often_by_chance_are_no_cause():
-    assert isinstance(queue(Waits(9, 0.9, 10 * MS), Waits(9, 0.5, 4 * MS)), RuledOut)
-
-
-def test_a_job_that_never_waits_any_more_needs_fewer_requests_to_show_that_more_come():
-    """It answers as many as it can, and not as many as come."""
-    assert isinstance(queue(Waits(134, 0.44, 6.6 * MS), Waits(45, 0.02, 4.7 * MS)), Suspect)
-    assert isinstance(queue(Waits(134, 0.44, 6.6 * MS), Waits(45, 0.2, 4.7 * MS)), RuledOut)
-
-
-def test_a_job_that_is_busy_no_more_than_before_lets_no_request_wait_longer():
-    found = queue(Waits(100, 0.99, 10 * MS), Waits(100, 0.97, 5 * MS))
-    assert isinstance(found, RuledOut)
-    assert "busy 3 % of the time" in found.reason
-
-
-def test_a_job_without_waits_for_requests_has_no_queue():
-    assert isinstance(queue(None, None), RuledOut)
+@pytest.mark.parametrize(("times", "category"), [(2.2, "workload_change"), (1.0, "host_overhead")])
+def test_functions_that_all_take_twice_as_long_are_none_that_the_base_hardly_had(times, category):
+    usual = {"solve (a.py)": 30.0, "reduce (b.py)": 20.0, "write (c.py)": 8.0}
+    longer = {name: times * ms for name, ms in usual.items()} | {"write (c.py)": 17.6}
+    whole = sum(longer.values())
+    base, other = loop(60.0, 58.0, usual), loop(whole + 2, whole, longer, seed=1, on_lock={"write (c.py)": 0.9})
+    assert compare_runs([[base]], [[other]]).causes[0].category == category

@@ -16,6 +16,7 @@ from stepscope.comparison.diagnosis import (
     operators,
     over_time,
     python,
+    queueing,
     threads,
     workload,
 )
@@ -43,6 +44,7 @@ RULES: tuple[Rule, ...] = (
     *python.RULES,
     *operators.RULES,
     *workload.RULES,
+    *queueing.RULES,
     *memory.RULES,
     *over_time.RULES,
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -23,6 +22,7 @@ from stepscope.comparison.diagnosis.sampled import (
 )
 from stepscope.comparison.model import OPERATORS
 from stepscope.comparison.stack_functions import COMPILING
+from stepscope.comparison.statistics import at_most
 
 if TYPE_CHECKING:
     from stepscope.comparison.diagnosis.case import View
@@ -80,8 +80,8 @@ def added(view: View) -> pl.DataFrame:
     for explained in (growing(view), at_disk(view)):
         rows = rows.join(explained, on="function", how="anti", maintain_order="left")
     n = float(rows["n_expected"].sum())
-    chance = _at_most(float((rows["on_lock_ratio"] * rows["n_expected"]).sum()), n)
-    is_off_lock = n >= _LEAST_EXPECTED and chance < _UNLIKELY
+    held = float((rows["on_lock_ratio"] * rows["n_expected"]).sum())
+    is_off_lock = n >= _LEAST_EXPECTED and at_most(round(held), round(n), _OF_SMALL_CALLS) < _UNLIKELY
     has_cores = (outside_cores(view) or 0.0) < HALF_CORE
     return rows if is_off_lock and has_cores and _is_at_work(view, rows) else rows.clear()
 
@@ -94,12 +94,6 @@ def outside_of_operators(view: View, rows: pl.DataFrame) -> float:
     longer, within = float(rows["delta"].sum()), view.part(OPERATORS)
     is_known = within.is_known and not view.pair.answers_requests
     return max(longer - max(within.delta, 0.0) / view.stretch, 0.0) if is_known else longer
-
-
-def _at_most(held: float, n: float) -> float:
-    """The chance that so few of `n` samples, or fewer, find the lock held by a thread that makes small calls."""
-    p, n_samples = _OF_SMALL_CALLS, round(n)
-    return sum(math.comb(n_samples, k) * p**k * (1 - p) ** (n_samples - k) for k in range(round(held) + 1))
 
 
 def _is_at_work(view: View, rows: pl.DataFrame) -> bool:

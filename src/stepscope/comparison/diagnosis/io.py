@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+import polars as pl
 from msgspec.structs import replace
 
 from stepscope.comparison.diagnosis.case import Judgement, Missing, Rule, Suspect, View, not_grown
 from stepscope.comparison.diagnosis.change import ABSENT, Change, evidence, moved, span
 from stepscope.comparison.diagnosis.cores import ran, ran_in_all, waited, with_workers
+from stepscope.comparison.diagnosis.queueing import is_shared_out_badly
 from stepscope.comparison.diagnosis.sampled import (
     fetching,
     grown,
@@ -20,11 +20,9 @@ from stepscope.comparison.diagnosis.sampled import (
     waiting,
     without_wait,
 )
+from stepscope.comparison.function_lines import HARDLY_THERE
 from stepscope.comparison.model import LOADING, PROCESS, Evidence, RuledOut
 from stepscope.core import units
-
-if TYPE_CHECKING:
-    import polars as pl
 
 _OWN_RATES = ("process_write_bytes_rate", "process_read_bytes_rate")
 _DISK_RATES = ("disk_write_bytes_rate", "disk_read_bytes_rate")
@@ -98,6 +96,8 @@ def waiting_for_disk(view: View) -> float:
     lost = max(gaps.delta if gaps.rose() else 0.0, float(calls["delta_ns"].sum()) if calls.height else 0.0)
     lost *= view.stretch  # a profiler makes operators longer, and not what is between them
     lost = max(lost, _in_one_function(view))
+    if not view.is_profiled and (new := _in_new_function(view, disk)):
+        lost = min(lost, new)  # without a profile all time is between operators, and samples say more
     stalled = view.per_cycle("host", *_STALLED)
     if not lost and view.is_slower and stalled.rose():
         lost = view.delta_ns  # a few profiled cycles do not prove what the whole run does
@@ -120,6 +120,17 @@ def _in_one_function(view: View) -> float:
     """
     rows = _function_that_waits(view)
     return float(rows["high"][0] - rows["low"][0]) * view.stretch if rows.height else 0.0
+
+
+def _in_new_function(view: View, disk: tuple[str, str, Change]) -> float:
+    """How much longer per cycle the main thread is in the largest of the functions that the base hardly has. Units: ns.
+
+    Where the base hardly reads or writes, as `written` says, that function does: 0 if it does, or if there is none.
+    """
+    if (view.per_cycle(*disk[:2]).base or 0.0) >= _PAGE:
+        return 0.0
+    rows = grown(view).filter(~waiting() & (pl.col("high") >= HARDLY_THERE * pl.col("low")))
+    return float(rows["delta"][0]) * view.stretch if rows.height else 0.0
 
 
 def _function_that_waits(view: View) -> pl.DataFrame:
@@ -228,9 +239,11 @@ def how_spent(view: View, added_ns: float) -> tuple[str, list[Evidence]]:
 def _getting(view: View) -> pl.DataFrame:
     """What `grown` gives of functions that wait for a queue, or that get data.
 
+    Threads that wait for requests while others have too many are none of these.
     With a profile these must be outside of operators, and wait there, unless they make batches, as names say.
     """
-    rows = grown(view).filter(taking() | fetching())
+    waits = pl.lit(value=False) if is_shared_out_badly(view) else taking()
+    rows = grown(view).filter(waits | fetching())
     if not view.is_profiled:
         return rows
     makers = rows.filter(taking() | making_batches())

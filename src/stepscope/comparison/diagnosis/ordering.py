@@ -9,8 +9,9 @@ from msgspec.structs import replace
 
 from stepscope.comparison.diagnosis import python
 from stepscope.comparison.diagnosis.case import Suspect
-from stepscope.comparison.diagnosis.sampled import HARDLY_THERE, functions_in, functions_shown
+from stepscope.comparison.diagnosis.sampled import functions_in, functions_shown
 from stepscope.comparison.diagnosis.straggler import straggler
+from stepscope.comparison.function_lines import HARDLY_THERE
 from stepscope.comparison.model import PYTHON, Cause, Evidence
 
 if TYPE_CHECKING:

@@ -19,7 +19,6 @@ from stepscope.comparison.diagnosis.cores import (
 from stepscope.comparison.diagnosis.python import accounted
 from stepscope.comparison.diagnosis.sampled import (
     FUNCTIONS_SHOWN,
-    HARDLY_THERE,
     growing,
     is_elsewhere_in_slow_steps,
     is_sampled,
@@ -30,15 +29,16 @@ from stepscope.comparison.diagnosis.sampled import (
     unexplained,
 )
 from stepscope.comparison.diagnosis.threads import COLLECTED
+from stepscope.comparison.function_lines import HARDLY_THERE
 from stepscope.comparison.model import Evidence, RuledOut
 from stepscope.comparison.whole_run import Tail, Tails, growth, growth_on_cores, of_processes
 from stepscope.core import units
 
 _NEEDS = "times of all steps, which stepscope record writes"
 _ADVICE = "look for what accumulates from step to step: lists, caches, graphs of losses, open files"
-#: Part of the added time that the tail must explain: less is beside the point. Slow steps at a regular distance that
-#: the base does not have are no accident, so they may explain less.
-_LEAST_PART, _LEAST_REGULAR = 0.2, 0.1
+#: Part of the added time that the tail must explain: less is beside the point. Slow steps that the base does not have
+#: are no accident at a regular distance, or where samples show what is done in them alone, so they may explain less.
+_LEAST_PART, _LEAST_KNOWN = 0.2, 0.1
 #: Steps that grow do so steadily, and by so many times what the base's do.
 _STEADY, _BEYOND_BASE = 0.8, 2.0
 #: Where samples show functions that take longer and longer, steps that grow less steadily are evidence too.
@@ -81,9 +81,9 @@ def slow_tail(view: View) -> Judgement:
     """Single steps take much longer than the others, at no regular distance.
 
     Necessary: slow steps all over the run, which add more to the mean step than in the base, by 3 % of a step and by a
-    fifth of the added time; and stretches that hold them neither wait for a core nor collect garbage for most of the
-    time that they take longer. Where chance may make as many steps slow, samples must show the main thread in them
-    where it hardly was in the base.
+    fifth of the added time, or by a tenth if samples show the main thread in them where it hardly was in the base; and
+    stretches that hold them neither wait for a core nor collect garbage for most of the time that they take longer.
+    Where chance may make as many steps slow, samples must show the main thread where it hardly was in the base.
     """
     name = "slow_tail"
     tails = _tails(name, view)
@@ -219,7 +219,8 @@ def _tails(name: str, view: View) -> Tails | Missing | RuledOut:
     added, other = tails.added_ns, tails.other
     if view.same_cycles and view.delta_ns <= 0:
         return not_slower(name, view)
-    least = _LEAST_PART if other.every is None or tails.comes_in_base else _LEAST_REGULAR
+    is_known = other.every is not None or is_elsewhere_in_slow_steps(view)
+    least = _LEAST_KNOWN if is_known and not tails.comes_in_base else _LEAST_PART
     # Slow steps are those of the whole run, and a profiler makes the profiled ones longer.
     if added < least * min(view.delta_ns, view.run_step.delta) or not seems_tail(view):
         share = units.percent(other.n_slow / max(other.n_steps, 1))

@@ -60,20 +60,18 @@ _TIMES = (
 APART = 1.2
 #: The rest says how much if it was that part of the time in functions. What rises so many times does it in any case.
 _LEAST_REST, _FAR = 0.1, 1.4
-#: The base hardly has what takes so many times as long.
-HARDLY_THERE = 4.0
 #: A function is that of workers if they have this part of its time.
 MOSTLY_WORKERS = 0.5
 #: The same of functions that make batches, as their names say, in what these call.
 _MOSTLY_FETCHES = 0.5
 #: Chance of so many slow steps from which on it is enough that samples show the main thread somewhere new in them, for
 #: this part of what they add.
-_LIKELY_TAIL, _PART_OF_TAIL = 0.02, 0.5
+_LIKELY_TAIL, _PART_OF_TAIL = 0.1, 0.5
 #: A function belongs to slow steps if this part of what it takes longer is in these alone, and what it takes outside
-#: of them is less than this part of what all steps take longer.
-_MOSTLY, _OUTSIDE = 0.5, 0.1
-#: The file of a function, as in `Logger.debug (logging/__init__.py)`.
-_FILE = r" \(([^()]+)\)$"
+#: of them is less than this part of what all steps take longer. Where nearly all of it is in them, it is theirs.
+_MOSTLY, _NEARLY_ALL, _OUTSIDE = 0.5, 0.8, 0.1
+#: The file of a function, as in `Logger.debug (logging/__init__.py)` or, with a line, `main (train.py:12)`.
+_FILE = r" \(([^()]+?)(?::\d+)?\)$"
 #: What `in_functions` found of each view, for the many rules that ask.
 _IN_FUNCTIONS: WeakKeyDictionary[View, pl.DataFrame] = WeakKeyDictionary()
 
@@ -302,13 +300,16 @@ def growing(view: View, rise_ns: float = 0.0) -> pl.DataFrame:
 
     What they take beyond the base doubles from the first third of the run to the last, for all that rise together or
     for some of them. Where the steps themselves grow by `rise_ns`, and they account for half of that, samples that make
-    it likely are enough. Columns: function, low, high, worker_ratio, and early and late: its time per cycle in these
-    thirds (ns).
+    it likely are enough. What is nearly always in slow steps belongs to these.
+    Columns: function, low, high, worker_ratio, and early and late: its time per cycle in these thirds (ns).
     """
     waits = view.pair.answers_requests
     base, other = (_rises(side, waits=waits) for side in (view.pair.base, view.pair.other))
     step = view.run_step.other or 0.0
-    rows = grown(view).filter(~waiting()).select("function", "low", "high", "worker_ratio")
+    rows = grown(view).filter(~waiting())
+    if seems_tail(view):
+        rows = rows.filter(pl.col("slow") < _NEARLY_ALL * pl.col("delta"))
+    rows = rows.select("function", "low", "high", "worker_ratio")
     rows = rows.join(other, on="function").join(base, on="function", how="left", suffix="_base")
     times = {
         "early": pl.col("early") * step,

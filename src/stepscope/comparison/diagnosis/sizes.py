@@ -25,6 +25,8 @@ PRODUCTS = "matrix products"
 _AS_OFTEN = 0.05
 #: Share of the operators' time from which on those in both runs stand for all.
 _MOST = 0.5
+#: Calls have new types if so many of the old ones are gone, of those that were there or that are new.
+_REPLACED = 0.5
 _KEYS = ["device", "name", "shapes", "types"]
 _GRID, _HOST = "grid ", "host"
 
@@ -173,13 +175,22 @@ def _both(pair: Pair, group: pl.Expr) -> pl.DataFrame:
 
 
 def retyped(pair: Pair) -> tuple[str, ...]:
-    """Operators that spend a fifth of their own time or more on new element types at unchanged sizes, longest first."""
+    """Operators that spend a fifth of their own time or more on new element types at unchanged sizes, longest first.
+
+    Calls with other types that come on top of the old ones are added work, and no change of types.
+    """
     base, other = (_typed(runs) for runs in (pair.base, pair.other))
     known = base.select("name", "plain").unique()
-    names = base.select("name", "shapes").unique()
     of_name = other.group_by("name").agg(pl.col("time").sum().alias("whole"))
-    new = other.join(known, on=["name", "plain"], how="anti").join(names, on=["name", "shapes"], how="semi")
-    times = new.group_by("name", maintain_order=True).agg(pl.col("time").sum()).join(of_name, on="name")
+    new = other.join(known, on=["name", "plain"], how="anti")
+    calls = pl.col("calls").sum()
+    before = base.group_by("name", "shapes").agg(before=calls)
+    still = other.join(known, on=["name", "plain"], how="semi").group_by("name", "shapes").agg(still=calls)
+    sizes_of_new = new.group_by("name", "shapes", maintain_order=True).agg(calls, pl.col("time").sum())
+    both = sizes_of_new.join(before, on=["name", "shapes"]).join(still, on=["name", "shapes"], how="left")
+    gone = pl.col("before") - pl.col("still").fill_null(0.0)
+    replaced = both.filter(gone >= _REPLACED * pl.min_horizontal("before", "calls"))
+    times = replaced.group_by("name", maintain_order=True).agg(pl.col("time").sum()).join(of_name, on="name")
     times = times.filter((pl.col("time") >= 0.2 * pl.col("whole")) & (pl.col("time") > 0))
     return tuple(times.sort("time", descending=True)["name"].to_list())
 

@@ -22,6 +22,7 @@ from stepscope.comparison.diagnosis.cores import (
 )
 from stepscope.comparison.diagnosis.python import SMALL_NS, small_calls
 from stepscope.comparison.diagnosis.sampled import (
+    APART,
     at_queues,
     file_of,
     grown,
@@ -29,6 +30,7 @@ from stepscope.comparison.diagnosis.sampled import (
     is_new,
     say_more,
     spread,
+    typical_growth,
     waiting,
 )
 from stepscope.comparison.diagnosis.sizes import PRODUCTS, most_telling, retyped, share_of_same_work, sizes
@@ -54,12 +56,8 @@ _FASTER = 3
 _LEAST_OF_WORK = 0.1
 #: Requests differ. Their sizes make steps longer if operators take longer by this part of that.
 _LEAST_PAID = 0.25
-#: Requests come more often if steps do so many times as often, and if chance makes this of it at most once in 700.
-_MORE_OFTEN, _SIGMAS = 1.2, 3.0
-#: The part of the time in which the job is busy must rise by this.
-_BUSIER = 0.05
-#: A job that waited for this part of its time, and now for no more than that: fewer standard deviations are enough.
-_IDLE, _FULL, _SIGMAS_IF_FULL = 0.2, 0.05, 1.5
+#: What functions take longer is known by so many standard deviations.
+_SIGMAS = 3.0
 #: Functions take longer alike if what so much of the time goes to does.
 _ALIKE = 0.7
 #: Functions at work use about as much processor time as they take; much more than that, and something else works.
@@ -196,12 +194,13 @@ def _of_functions(view: View) -> Suspect | None:
     own, wait = ran_in_all(view), with_workers(view, waited(view), _RUNQ)
     if not say_more(view) or not view.is_slower or view.is_of_time or not own.is_known or not view.is_sure:
         return None
-    new = grown(view).filter(is_new())
+    grew_more = is_new() & (pl.col("high") >= APART * (typical_growth(view) or 1.0) * pl.col("low"))
+    new = grown(view).filter(grew_more)
     added_ns = float(new.filter(~waiting())["delta"].sum())
     if view.pair.answers_requests and added_ns >= _LEAST_PAID * view.run_delta_ns:
         return None  # threads that answer at the same time slow each other down
     rows = in_functions(view).filter(~waiting()).join(new, on="function", how="anti")
-    rows = rows.filter(~file_of().is_in(spread(view).filter(is_new())["function"].implode()).fill_null(value=False))
+    rows = rows.filter(~file_of().is_in(spread(view).filter(grew_more)["function"].implode()).fill_null(value=False))
     if view.has_tail:  # what only slow steps take is periodic work, or a tail
         rows = rows.with_columns(pl.col("high") - pl.col("slow"), pl.col("delta") - pl.col("slow"))
     whole = Change(float(rows["low"].sum()), float(rows["high"].sum()), is_real=True, unit="ns")
@@ -422,46 +421,4 @@ def _suspect(
     )
 
 
-def queueing(view: View) -> Judgement:
-    """More requests come, so that more of them wait for their turn. Nothing records how long they do.
-
-    Necessary: steps come 1.2 times as often, more than chance makes of requests that come independently of each other
-    (the logarithm of their number scatters by the root of its inverse; less is enough if a job that waited for a fifth
-    of its time never does any more), and the job is busy for 5 points more of its time. So likely does a request that
-    comes at any time find it busy.
-    """
-    name = "queueing"
-    waits = view.pair.waits
-    if waits is None:
-        return RuledOut(name, "the job does not wait for requests most of the time")
-    base, other = waits
-    every = f"a step comes every {units.duration(other.step_ns)} (was {units.duration(base.step_ns)})"
-    often = base.step_ns / other.step_ns
-    scatter = math.sqrt(1 / max(base.n_requests, 1) + 1 / max(other.n_requests, 1))
-    # A job that never waits any more answers fewer requests than come: that it is busy says more than their number.
-    is_full = base.waiting_ratio >= _IDLE and other.waiting_ratio <= _FULL
-    if often < _MORE_OFTEN or math.log(often) < (_SIGMAS_IF_FULL if is_full else _SIGMAS) * scatter:
-        return RuledOut(name, every)
-    busy = Change(1 - base.waiting_ratio, 1 - other.waiting_ratio, is_real=True, unit="ratio")
-    if busy.delta < _BUSIER:
-        return RuledOut(name, f"{every}, but the job is busy {units.percent(busy.other)} of the time")
-    rates = Change(1e9 / base.step_ns, 1e9 / other.step_ns, is_real=True, unit="1/s")
-    return view.suspect(
-        name,
-        f"Requests come {units.number(round(often, 1))} times as often: {every}. The job is busy"
-        f" {units.percent(busy.other)} of the time (was {units.percent(busy.base)}), and as many of the requests find"
-        " it busy and wait for their turn.",
-        0.0,
-        0.6,
-        [
-            evidence("steps of requests", rates, role="necessary", unit="1/s"),
-            evidence("part of the time in which the job is busy", busy, role="necessary", unit="ratio"),
-        ],
-        resource="requests",
-        magnitude=often,
-        advice="answer more requests at once (batching, more workers), or send some elsewhere; a log of requests would"
-        " say how long they wait",
-    )
-
-
-RULES = (Rule("workload_change", workload_change), Rule("queueing", queueing))
+RULES = (Rule("workload_change", workload_change),)
