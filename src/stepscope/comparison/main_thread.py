@@ -13,16 +13,16 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from stepscope.comparison.model import (
+from stepscope.comparison.model import TIMED_STEPS, Answers, LockHeld
+from stepscope.comparison.stack_functions import (
     COMPILES,
     FROM_QUEUE,
     SLEEPS,
-    TIMED_STEPS,
     WAITING_FUNCTIONS,
-    Answers,
-    LockHeld,
+    gets_data,
+    named,
+    named_up_to_queue,
 )
-from stepscope.comparison.stack_functions import gets_data, named, named_up_to_queue
 from stepscope.comparison.whole_run import slow_steps
 from stepscope.core.intervals import reached
 
@@ -126,9 +126,9 @@ def main_thread(
         return None
     is_theirs = pl.col("pid").is_in([pid, *at_work["pid"].unique()])
     held = samples.filter(pl.col("on_gil") & is_theirs).join(stacks, on="stack_id")
-    looks = held, visits.filter(is_theirs)
-    functions, lines = _functions_and_lines(mine, is_main, steps, worked, looks)
-    answers = None if steps is None else _answers(visits.filter(of_process), works, steps, looks, own, takers)
+    lock_samples = held, visits.filter(is_theirs)
+    functions, lines = _functions_and_lines(mine, is_main, steps, worked, lock_samples)
+    answers = None if steps is None else _answers(visits.filter(of_process), works, steps, lock_samples, own, takers)
     return MainThread(functions, lines, worked, answers)
 
 
@@ -137,10 +137,10 @@ def _functions_and_lines(
     is_main: pl.Expr,
     steps: pl.DataFrame | None,
     worked: pl.DataFrame,
-    looks: tuple[pl.DataFrame, pl.DataFrame],
+    lock_samples: tuple[pl.DataFrame, pl.DataFrame],
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """`MainThread.functions` and `lines` of these visits; `looks` are what `_on_lock` needs."""
-    functions = _functions(mine, is_main, steps, worked, _on_lock(*looks))
+    """`MainThread.functions` and `lines` of these visits; `lock_samples` are what `_on_lock` needs."""
+    functions = _functions(mine, is_main, steps, worked, _on_lock(*lock_samples))
     time, whole = pl.col("dur_ns").sum(), int(mine["dur_ns"].sum())
     times = mine.group_by("function", "place").agg(time).with_columns(of_function=time.over("function"))
     is_some = pl.col("dur_ns").is_between(_LEAST_LINE * whole, _NEARLY_ALL * pl.col("of_function"))
@@ -150,7 +150,7 @@ def _functions_and_lines(
     is_split = pl.col("function").is_in(some["function"].implode())
     place = pl.when(pl.col("place").is_in(some["place"].implode())).then("place").otherwise("function")
     name = pl.when(is_split).then(place).otherwise(None)
-    on_lock = _on_lock(*(each.with_columns(function=name) for each in looks))
+    on_lock = _on_lock(*(each.with_columns(function=name) for each in lock_samples))
     lines = _functions(mine.with_columns(function=name), is_main, steps, worked, on_lock)
     return functions, lines.filter(pl.col("function").is_not_null())
 
@@ -182,7 +182,7 @@ def _answers(
     visits: pl.DataFrame,
     works: pl.Expr,
     steps: pl.DataFrame,
-    looks: tuple[pl.DataFrame, pl.DataFrame],
+    lock_samples: tuple[pl.DataFrame, pl.DataFrame],
     main: pl.DataFrame,
     takers: Collection[int],
 ) -> Answers | None:
@@ -206,7 +206,7 @@ def _answers(
         return None
     mine = _within(visits.filter(pl.col("tid").is_in(threads["tid"].implode())), steps)
     worked = _worked_by_turns(mine, works, steps)
-    functions, lines = _functions_and_lines(mine, pl.lit(value=False), steps, worked, looks)
+    functions, lines = _functions_and_lines(mine, pl.lit(value=False), steps, worked, lock_samples)
     n_works, n_waits = mine.filter(works).height, mine.filter(~works).height / threads.height
     time = pl.col("dur_ns")
     idle = mine.group_by("tid", maintain_order=True).agg(time.filter(~works).sum() / time.sum())["dur_ns"]

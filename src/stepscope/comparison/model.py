@@ -34,21 +34,6 @@ NEIGHBOURS, ON_DEVICE = "neighbours", "process_gpu_usage"
 WINDOWS = "windows of time"
 #: Prefix of a device that is another process, which had the core while this one waited for it.
 BLOCKER = "behind "
-#: How a wait for the next item of a queue is called: by the function that takes it.
-FROM_QUEUE = "waits for an item: "
-#: What begins the name of a wait at a line that takes a lock, as the recorder of stacks writes it, and of a wait for a
-#: lock of several processes, which goes by the function that takes it.
-WAITS = "waits: "
-OF_PROCESSES = WAITS + "a lock of several processes, in "
-#: What a function is called in which a main thread sleeps while other threads of its process answer requests.
-SLEEPS = "sleeps: "
-#: Before a function that calls a compiler, with what it does itself.
-COMPILES = "compiles: "
-#: Functions of the standard library in which a thread waits for threads and processes of the job, or for peers.
-WAITING_FUNCTIONS = (
-    rf"^{SLEEPS}|"
-    r"\((?:threading|queue|selectors|subprocess|socket|multiprocessing/\w+|concurrent/futures/\w+|asyncio/\w+)\.py\)"
-)
 #: The names of all causes.
 CATEGORIES = (
     "cpu_contention", "cpu_frequency", "gpu_frequency", "gpu_contention", "interconnect_nvlink", "interconnect_pcie",

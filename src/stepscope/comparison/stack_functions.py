@@ -8,8 +8,21 @@ from __future__ import annotations
 
 import polars as pl
 
-from stepscope.comparison.model import COMPILES, FROM_QUEUE, OF_PROCESSES, WAITING_FUNCTIONS
-
+#: How a wait for the next item of a queue is called: by the function that takes it.
+FROM_QUEUE = "waits for an item: "
+#: What begins the name of a wait at a line that takes a lock, as the recorder of stacks writes it, and of a wait for a
+#: lock of several processes, which goes by the function that takes it.
+WAITS = "waits: "
+OF_PROCESSES = WAITS + "a lock of several processes, in "
+#: What a function is called in which a main thread sleeps while other threads of its process answer requests.
+SLEEPS = "sleeps: "
+#: Before a function that calls a compiler, with what it does itself.
+COMPILES = "compiles: "
+#: Functions of the standard library in which a thread waits for threads and processes of the job, or for peers.
+WAITING_FUNCTIONS = (
+    rf"^{SLEEPS}|"
+    r"\((?:threading|queue|selectors|subprocess|socket|multiprocessing/\w+|concurrent/futures/\w+|asyncio/\w+)\.py\)"
+)
 #: Frames that wait for an item of a queue, of threads or of processes.
 _QUEUE = r"^(?:Simple)?Queue\.get \((?:queue|multiprocessing/queues)\.py"
 #: Frames that wait for a lock of several processes, and callers that are no part of the job.

@@ -10,7 +10,8 @@ from observations import observation, pair
 from stepscope.comparison.diagnosis.case import Suspect, view_of
 from stepscope.comparison.diagnosis.queueing import queueing
 from stepscope.comparison.effects import effects
-from stepscope.comparison.model import FROM_QUEUE, Answers, RuledOut, Waits
+from stepscope.comparison.model import Answers, RuledOut, Waits
+from stepscope.comparison.stack_functions import FROM_QUEUE
 from stepscope.comparison.verdict import compare_runs
 
 

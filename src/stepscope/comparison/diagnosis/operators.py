@@ -32,7 +32,8 @@ from stepscope.comparison.diagnosis.sampled import (
 )
 from stepscope.comparison.diagnosis.sizes import plain, retyped
 from stepscope.comparison.diagnosis.workload import does_more, is_other, newcomer, other_work
-from stepscope.comparison.model import COMPILES, LAYOUT_CALLS, LAYOUT_COPIES, PROCESS, RuledOut
+from stepscope.comparison.model import LAYOUT_CALLS, LAYOUT_COPIES, PROCESS, RuledOut
+from stepscope.comparison.stack_functions import COMPILES
 from stepscope.core import units
 from stepscope.core.names import is_launch_call, shorten
 

@@ -36,7 +36,8 @@ from stepscope.comparison.diagnosis.sampled import (
     whose,
 )
 from stepscope.comparison.diagnosis.threads import COLLECTED
-from stepscope.comparison.model import PROCESS, WAITS, RuledOut
+from stepscope.comparison.model import PROCESS, RuledOut
+from stepscope.comparison.stack_functions import WAITS
 from stepscope.core import units
 from stepscope.core.names import SYNC_OPERATORS, is_graph_launch, is_sync_call, shorten
 

@@ -11,7 +11,7 @@ import polars as pl
 
 from stepscope.comparison.diagnosis.case import Suspect
 from stepscope.comparison.diagnosis.change import Change, evidence
-from stepscope.comparison.model import FROM_QUEUE, WAITING_FUNCTIONS, WAITS
+from stepscope.comparison.stack_functions import FROM_QUEUE, WAITING_FUNCTIONS, WAITS
 from stepscope.comparison.statistics import more_often
 
 if TYPE_CHECKING:
