@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import errno
 import struct
+import sys
+import threading
 
 import pytest
 
@@ -167,6 +169,30 @@ def test_a_forked_child_has_a_file_of_its_own(tmp_path, clock, monkeypatch):
     times.flush()
     assert [path.name for path in tmp_path.iterdir()] == ["pid99.steps"]
     assert marks(tmp_path)[0][3] == 99
+
+
+def test_threads_that_end_steps_at_once_lose_none(tmp_path):
+    times = step_times.StepTimes(str(tmp_path), None)
+    n_threads, each = 4, 1500
+
+    def work():
+        for _ in range(each):
+            times.worked(10)
+            times.ended(3, is_unlike=False)
+
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=work) for _ in range(n_threads)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(usual)
+    times.flush()
+    # The first step begins the file, and none becomes a pause.
+    assert [n for _, n, _, _ in marks(tmp_path)[1]] == [1] * (n_threads * each - 1)
 
 
 def test_a_mark_takes_eight_bytes():

@@ -151,6 +151,8 @@ class AfterImport:
             sys.meta_path.remove(self)
 
 
+#: What times the steps that the job marks itself, by the folder of the recording.
+_own = {}  # type: dict[str, Any]
 #: The log of this process, once it is watched.
 _watched = []  # type: list[HookLog]
 
@@ -162,7 +164,8 @@ def step() -> None:
             log.steps.marked()
         else:
             if log.times is None:
-                log.times = _own_times(log.folder)
+                # Of several threads that begin at once, all get what the first one made.
+                log.times = _own.setdefault(log.folder, _own_times(log.folder))
             log.times.ended(3, is_unlike=False)
 
 

@@ -10,6 +10,7 @@ is known to 4 %. Without steps a mark is a pause: what marks steps changed.
 
 from __future__ import annotations
 
+import _thread
 import errno
 import math
 import os
@@ -40,6 +41,8 @@ class StepTimes:
 
     def in_child(self) -> None:
         """In a forked child, which has a file of its own."""
+        # Several threads may end steps; a signal's handler may, too, while its thread does.
+        self._turn = _thread.RLock()
         self._pending = []  # type: list[bytes]
         self._first_ns = self._ended_ns = self._marked_ns = self._flushed_ns = 0
         self._n_steps = self._n_marks = self._source = 0
@@ -48,7 +51,11 @@ class StepTimes:
         self._path = os.path.join(self._folder, "pid%d%s.steps" % (os.getpid(), self._kind))
 
     def ended(self, source: int, *, is_unlike: bool) -> None:
-        """A step that `source` marks ends now; the first one only begins the file."""
+        """A step that `source` marks ends now, in any thread; the first one only begins the file."""
+        with self._turn:
+            self._ended(source, is_unlike)
+
+    def _ended(self, source: int, is_unlike: bool) -> None:
         now = time.monotonic_ns()
         if not self._marked_ns:
             self._source = source
@@ -76,14 +83,16 @@ class StepTimes:
 
     def worked(self, ns: int) -> None:
         """A call of the model that marks steps has ended, after so long."""
-        self._inside_ns = max(self._inside_ns, 0) + ns
+        with self._turn:
+            self._inside_ns = max(self._inside_ns, 0) + ns
 
     def paused(self) -> None:
         """What came since the last mark is no step."""
-        if self._marked_ns:
-            self._ended_ns = time.monotonic_ns()
-            self._mark(self._ended_ns, 0)
-            self._n_steps, self._is_unlike, self._inside_ns = 0, False, -1
+        with self._turn:
+            if self._marked_ns:
+                self._ended_ns = time.monotonic_ns()
+                self._mark(self._ended_ns, 0)
+                self._n_steps, self._is_unlike, self._inside_ns = 0, False, -1
 
     def unlike(self) -> None:
         """The step that runs is unlike others: a profiler starts, runs or writes."""
@@ -91,6 +100,10 @@ class StepTimes:
 
     def flush(self) -> None:
         """Append what is known. What a full disk does not take is kept for later; without a folder nothing more is."""
+        with self._turn:
+            self._flush()
+
+    def _flush(self) -> None:
         self._flushed_ns = self._marked_ns
         text, self._pending = b"".join(self._pending), []
         if self._is_lost or not text:
