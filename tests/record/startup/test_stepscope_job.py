@@ -204,3 +204,27 @@ def test_steps_that_a_job_marks_itself_are_timed_until_a_framework_counts_them(t
     log.steps = Steps()
     _stepscope_job.step()
     assert log.steps.n == 1
+
+
+def test_threads_that_mark_the_first_steps_at_once_write_one_file(tmp_path, monkeypatch):
+    monkeypatch.setattr("atexit.register", lambda _: None)
+    monkeypatch.setattr("os.register_at_fork", lambda **_: None)
+    log = _stepscope_job.HookLog(str(tmp_path))
+    monkeypatch.setattr(_stepscope_job, "_watched", [log])
+    make = _stepscope_job._own_times
+    made = []
+
+    def slowly(folder):
+        made.append(make(folder))
+        if len(made) == 1:
+            _stepscope_job.step()  # another thread's, before this one's is known
+        return made[-1]
+
+    monkeypatch.setattr(_stepscope_job, "_own_times", slowly)
+    for _ in range(3):
+        _stepscope_job.step()
+    for times in made:
+        times.flush()
+    (path,) = tmp_path.glob("pid*.loop.steps")
+    assert len(made) == 2
+    assert path.read_bytes().count(b"STEPEND1") == 1
