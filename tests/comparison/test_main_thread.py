@@ -286,6 +286,19 @@ def test_threads_that_never_wait_for_an_item_are_known_as_those_that_do_most():
     assert of_training.functions["function"].to_list() == ["Event.wait (threading.py)"]
 
 
+@pytest.mark.parametrize(("on_core", "is_idle"), [(0.02, True), (0.9, False), (None, False)])
+def test_a_main_thread_that_hardly_runs_does_no_steps_wherever_it_is_found(on_core, is_idle):
+    """It sends requests and sleeps between them, in a line that says nothing of that."""
+    recorded = renderers((7, 8, 1, 0, 150), (7, 8, 2, 150, 200), (7, 9, 2, 0, 200))
+    frames = recorded.stacks.with_columns(
+        frames=pl.when(pl.col("stack_id") == 0).then(pl.lit(["main (t.py:9)"])).otherwise("frames")
+    )
+    ran = pl.when(pl.col("tid") == 7).then(pl.lit(on_core, pl.Float64)).otherwise(0.8)
+    samples = STACK_SAMPLES.conform(recorded.stack_samples.with_columns(oncpu_ratio=ran))
+    recorded = recorded.with_tables(stacks=STACKS.conform(frames), stack_samples=samples)
+    assert (main_thread(recorded, 7, 0, steps=own_steps(2, 100)).answers is not None) is is_idle
+
+
 def test_lines_with_much_of_the_time_are_known_beside_the_rest_of_their_function():
     frames = [["main (t.py:1)", "load (t.py:2)"], ["main (t.py:1)", "load (t.py:3)"], ["main (t.py:1)"]]
     recorded = visits((7, 7, 0, 0, 50), (7, 7, 1, 50, 51), (7, 7, 0, 51, 81), (7, 7, 1, 81, 91), (7, 7, 2, 91, 300))

@@ -219,9 +219,12 @@ def _is_marked_by(source: str, steps: pl.DataFrame) -> bool:
 
 
 def _only_waits(main: pl.DataFrame) -> bool:
-    """Whether a main thread does nothing else, by these visits of it."""
-    waits, whole = int(main.filter("waits")["dur_ns"].sum()), int(main["dur_ns"].sum())
-    return whole > 0 and waits >= ONLY_WAITS * whole
+    """Whether a main thread does nothing else, by these visits of it: by their names, or as it hardly runs."""
+    time = pl.col("dur_ns")
+    waits, runs, whole = main.select(
+        waits=time.filter("waits").sum(), runs=(time * pl.col("oncpu_ratio").fill_null(1.0)).sum(), whole=time.sum()
+    ).row(0)
+    return whole > 0 and (waits >= ONLY_WAITS * whole or runs <= (1 - ONLY_WAITS) * whole)
 
 
 def waiting_ratio(functions: pl.DataFrame | None) -> float:
