@@ -53,9 +53,9 @@ class StepTimes:
     def ended(self, source: int, *, is_unlike: bool) -> None:
         """A step that `source` marks ends now, in any thread; the first one only begins the file."""
         with self._turn:
-            self._ended(source, is_unlike)
+            self._ended(source, is_unlike=is_unlike)
 
-    def _ended(self, source: int, is_unlike: bool) -> None:
+    def _ended(self, source: int, *, is_unlike: bool) -> None:
         now = time.monotonic_ns()
         if not self._marked_ns:
             self._source = source
