@@ -224,7 +224,7 @@ def _only_waits(main: pl.DataFrame) -> bool:
     waits, runs, whole = main.select(
         waits=time.filter("waits").sum(), runs=(time * pl.col("oncpu_ratio").fill_null(1.0)).sum(), whole=time.sum()
     ).row(0)
-    return whole > 0 and (waits >= ONLY_WAITS * whole or runs <= (1 - ONLY_WAITS) * whole)
+    return bool(whole > 0 and (waits >= ONLY_WAITS * whole or runs <= (1 - ONLY_WAITS) * whole))
 
 
 def waiting_ratio(functions: pl.DataFrame | None) -> float:
