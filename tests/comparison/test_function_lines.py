@@ -55,6 +55,15 @@ def test_other_functions_stay_whole(before, changes):
     assert shares(before, other) == {"step (t.py)": 0.5, "after (t.py)": 0.5}
 
 
+def test_where_nobody_asked_for_the_lock_nothing_is_known_of_it():
+    other = sampled({"step (t.py)": 0.5, "after (t.py)": 0.5}, LINES, slow=SLOW)
+    unknown = {"on_lock_ratio": pl.lit(None, pl.Float64), "n_expected": pl.lit(None, pl.Float64)}
+    functions, lines = (each.with_columns(**unknown) for each in (other.python_functions, other.python_lines))
+    other = replace(other, python_functions=functions, python_lines=lines)
+    split = by_line(Pair("", (sampled({"step (t.py)": 1.0}),), (other,), "only process")).other[0].python_functions
+    assert split["on_lock_ratio"].to_list() == [None, None, None]
+
+
 def test_runs_without_samples_stay_as_they_are():
     pair = Pair("", (RUN,), (RUN,), "only process")
     assert by_line(pair) is pair

@@ -129,11 +129,9 @@ def _requests(runs: Sequence[Observation]) -> float:
 def _by_answers(run: Observation) -> Observation:
     """The observation with what threads that answer requests do in place of the main one."""
     known = run.answers
-    return (
-        run
-        if known is None
-        else replace(run, python_functions=known.functions, python_lines=known.lines, worked=known.worked)
-    )
+    if known is None:
+        return run
+    return replace(run, python_functions=known.functions, python_lines=known.lines, worked=known.worked)
 
 
 def _n_at_work(run: Observation) -> int:

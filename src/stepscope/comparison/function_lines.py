@@ -73,7 +73,7 @@ def _parts(lines: pl.DataFrame) -> pl.DataFrame:
         *((pl.col(name) * share).sum() / share.sum() for name in _MEANS),
         pl.col("n_samples", "n_all_visits").first(),
         function=pl.col("function").sort_by(share).last(),
-        on_lock_ratio=on_lock.sum() / pl.col("n_expected").sum(),
+        on_lock_ratio=(on_lock.sum() / pl.col("n_expected").sum()).fill_nan(None),
     )
     named = pl.when("is_slow").then("function").otherwise("owner")
     is_much = (share >= _LEAST_OF_FUNCTION * share.sum().over("owner")) & (share >= _LEAST_OF_TIME)

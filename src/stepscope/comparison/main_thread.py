@@ -82,7 +82,8 @@ def main_thread(
     Of that time only what TIMED_STEPS cover counts, if there are any: no profile slowed them, or was written meanwhile.
     While the thread waits, functions in which the process' pools of threads work count, and those of worker processes,
     unless `siblings` says that other processes are observed too. Of several that work at once each counts in part.
-    So do those of threads that take their work from a queue, also while the main thread sleeps.
+    So do those of threads that take their work from a queue, also while the main thread sleeps; and, of a job that
+    marks its steps itself, those of the threads that do most, if its main thread only waits and none has a queue.
 
     Columns: function, share_ratio (0..1), worker_ratio (the part of that in which a pool's thread or a worker process
     is in the function, and the main thread waits), fetch_ratio (the part of that in which a function that makes

@@ -102,7 +102,7 @@ def _shared_out_badly(view: View) -> Suspect | None:
         f" time (was {units.percent(base[1])}) while another is busy for {busy}, and requests wait for that one.",
         lost,
         0.8,
-        [evidence("part of the time in which a thread that answers waits for requests", most, role="necessary")],
+        [evidence("most that a thread which answers waits for requests", most, role="necessary", unit="ratio")],
         resource="requests",
         magnitude=None,
         advice="let all threads take requests from one queue, or give each request to the thread that has fewest",
