@@ -33,7 +33,11 @@ _FULL, _MOST_HELD_BYTES = (errno.ENOSPC, errno.EDQUOT), 1 << 18
 
 
 class StepTimes:
-    """The times of steps of this process. Nothing is opened between two writes: a job may close all files it has."""
+    """The times of steps of this process. Nothing is opened between two writes: a job may close all files it has.
+
+    Several threads may end steps. A lock would cost as much as a mark does, so that two which do so in the same
+    microsecond may count as one step or as three.
+    """
 
     def __init__(self, folder: str, rank: int | None, kind: str = "") -> None:
         self._folder, self._rank, self._kind = folder, -1 if rank is None else rank, kind
@@ -41,8 +45,7 @@ class StepTimes:
 
     def in_child(self) -> None:
         """In a forked child, which has a file of its own."""
-        # Several threads may end steps; a signal's handler may, too, while its thread does.
-        self._turn = _thread.RLock()
+        self._begins = _thread.RLock()
         self._pending = []  # type: list[bytes]
         self._first_ns = self._ended_ns = self._marked_ns = self._flushed_ns = 0
         self._n_steps = self._n_marks = self._source = 0
@@ -52,16 +55,8 @@ class StepTimes:
 
     def ended(self, source: int, *, is_unlike: bool) -> None:
         """A step that `source` marks ends now, in any thread; the first one only begins the file."""
-        with self._turn:
-            self._ended(source, is_unlike=is_unlike)
-
-    def _ended(self, source: int, *, is_unlike: bool) -> None:
         now = time.monotonic_ns()
-        if not self._marked_ns:
-            self._source = source
-            self._first_ns = self._ended_ns = self._marked_ns = self._flushed_ns = now
-            unix = time.time_ns() - time.monotonic_ns() + now
-            self._pending.append(HEADER.pack(MAGIC, unix, now, os.getpid(), self._rank))
+        if not self._marked_ns and self._is_first(source, now):
             return
         before, self._ended_ns = self._ended_ns, now
         if source != self._source:
@@ -76,23 +71,32 @@ class StepTimes:
         if n_short and (now - before) * n_short > _FAR * (before - self._marked_ns):
             self._mark(before, n_short)
             self._n_steps = 1
-        self._mark(now, self._n_steps)
+        self._mark(now, self._n_steps or 1)
         self._n_steps, self._is_unlike = 0, False
         if now - self._flushed_ns >= _FLUSH_NS:
             self.flush()
 
+    def _is_first(self, source: int, now: int) -> bool:
+        """Begins the file, unless another thread just did."""
+        with self._begins:
+            if self._marked_ns:
+                return False
+            self._source = source
+            unix = time.time_ns() - time.monotonic_ns() + now
+            self._pending.append(HEADER.pack(MAGIC, unix, now, os.getpid(), self._rank))
+            self._first_ns = self._ended_ns = self._flushed_ns = self._marked_ns = now
+            return True
+
     def worked(self, ns: int) -> None:
         """A call of the model that marks steps has ended, after so long."""
-        with self._turn:
-            self._inside_ns = max(self._inside_ns, 0) + ns
+        self._inside_ns = max(self._inside_ns, 0) + ns
 
     def paused(self) -> None:
         """What came since the last mark is no step."""
-        with self._turn:
-            if self._marked_ns:
-                self._ended_ns = time.monotonic_ns()
-                self._mark(self._ended_ns, 0)
-                self._n_steps, self._is_unlike, self._inside_ns = 0, False, -1
+        if self._marked_ns:
+            self._ended_ns = time.monotonic_ns()
+            self._mark(self._ended_ns, 0)
+            self._n_steps, self._is_unlike, self._inside_ns = 0, False, -1
 
     def unlike(self) -> None:
         """The step that runs is unlike others: a profiler starts, runs or writes."""
@@ -100,12 +104,9 @@ class StepTimes:
 
     def flush(self) -> None:
         """Append what is known. What a full disk does not take is kept for later; without a folder nothing more is."""
-        with self._turn:
-            self._flush()
-
-    def _flush(self) -> None:
         self._flushed_ns = self._marked_ns
-        text, self._pending = b"".join(self._pending), []
+        pending, self._pending = self._pending, []
+        text = b"".join(pending)
         if self._is_lost or not text:
             return
         try:
@@ -127,7 +128,7 @@ class StepTimes:
         self._pending = [] if self._is_lost else [text]
 
     def _mark(self, now: int, n_steps: int) -> None:
-        took = min((now - self._marked_ns) // 1000, _MOST_US)
+        took = min(max(now - self._marked_ns, 0) // 1000, _MOST_US)  # another thread may have marked a later time
         # What the division leaves counts for the next mark, so that no error adds up.
         self._marked_ns = now if took == _MOST_US else self._marked_ns + took * 1000
         self._n_marks += 1
