@@ -90,6 +90,7 @@ def _idle(runs: Sequence[Observation]) -> tuple[float, float] | None:
 
 
 def _shared_out_badly(view: View) -> Suspect | None:
+    """The judgement if requests wait for one thread while another waits for requests."""
     lost = at_queues(view)
     base, other = _idle(view.pair.base), _idle(view.pair.other)
     if not is_shared_out_badly(view) or not view.is_slower or lost < view.least_ns or base is None or other is None:

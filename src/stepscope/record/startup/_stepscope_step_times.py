@@ -35,8 +35,8 @@ _FULL, _MOST_HELD_BYTES = (errno.ENOSPC, errno.EDQUOT), 1 << 18
 class StepTimes:
     """The times of steps of this process. Nothing is opened between two writes: a job may close all files it has.
 
-    Several threads may end steps. A lock would cost as much as a mark does, so that two which do so in the same
-    microsecond may count as one step or as three.
+    Several threads may end steps. A lock would make a mark half as dear again, so there is none: steps that end in the
+    same microsecond may be counted wrong by one.
     """
 
     def __init__(self, folder: str, rank: int | None, kind: str = "") -> None:
