@@ -24,6 +24,7 @@ from stepscope.comparison.stack_functions import (
     named_up_to_queue,
 )
 from stepscope.comparison.whole_run import slow_steps
+from stepscope.core.arrays import distinct_values
 from stepscope.core.intervals import reached
 
 if TYPE_CHECKING:
@@ -307,7 +308,7 @@ def _with_work(mine: pl.DataFrame, at_work: pl.DataFrame) -> pl.DataFrame:
 
 def _parts(low: Ints, high: Ints) -> NDArray[np.float64]:
     """The length of each interval [low, high), where each moment of k of them counts a k-th for each."""
-    edges = np.unique(np.concatenate((low, high)))
+    edges = distinct_values(np.concatenate((low, high)))
     first, end = np.searchsorted(edges, low), np.searchsorted(edges, high)
     n = edges.size
     at_once = np.cumsum(np.bincount(first, minlength=n) - np.bincount(end, minlength=n))[:-1]

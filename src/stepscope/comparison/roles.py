@@ -10,6 +10,7 @@ import polars as pl
 
 from stepscope.comparison.effects import effects
 from stepscope.comparison.model import Pair
+from stepscope.core.arrays import distinct_values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,7 +87,7 @@ def _clusters(processes: Sequence[Observation]) -> list[list[int]]:
     relative = apart / np.maximum(ALIKE, _TIMES_OWN_NOISE * noisier)
     tree = linkage(squareform(relative, checks=False), method="complete")
     labels = fcluster(tree, t=1.0, criterion="distance")
-    return [np.flatnonzero(labels == label).tolist() for label in np.unique(labels)]
+    return [np.flatnonzero(labels == label).tolist() for label in distinct_values(labels)]
 
 
 def _profile(run: Observation, parity: int | None = None) -> pl.DataFrame:

@@ -16,6 +16,7 @@ import polars as pl
 from stepscope.comparison._resources import by_cycle, counters_around
 from stepscope.comparison.model import PROCESS, RUN_RESOURCES, TIMED_STEPS
 from stepscope.comparison.statistics import more_often
+from stepscope.core.arrays import distinct_values
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -169,7 +170,7 @@ def tail(steps: pl.DataFrame, *, least_ns: float = 0.0, by_distance: bool = True
     is_slow, every = slow_steps(steps, least_ns=least_ns, by_distance=by_distance, is_sampled=is_sampled)
     n_slow = int(is_slow.sum())
     span = max(int(at[-1] - at[0]) + 1, 1)
-    held = np.unique((at[is_slow] - at[0]) * _STRETCHES // span).size
+    held = distinct_values((at[is_slow] - at[0]) * _STRETCHES // span).size
     extra = ((values - middle) * counts)[is_slow]
     each_ns = float(extra.mean()) if n_slow else 0.0
     is_far = n_slow > 0 and each_ns >= _FAR * middle

@@ -17,6 +17,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from stepscope.core.arrays import distinct_values
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -266,7 +268,7 @@ def ends_of(tracks: NDArray[np.integer], starts: Ints, ends: Ints, rows: Ints) -
     up to that one: i's descendants, if spans nest.
     """
     after = rows + 1
-    held = np.unique(tracks[rows])
+    held = distinct_values(tracks[rows])
     for low, high in zip(np.searchsorted(tracks, held), np.searchsorted(tracks, held, side="right"), strict=True):
         mine = slice(*np.searchsorted(rows, (low, high)))
         next_row = low + np.searchsorted(starts[low:high], ends[rows[mine]])
@@ -355,7 +357,7 @@ def level(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
     """
     keep = ends > starts
     starts, ends = np.sort(starts[keep]), np.sort(ends[keep])
-    times = _distinct(starts, ends)
+    times = distinct_values(np.concatenate((starts, ends)))
     levels = np.searchsorted(starts, times, side="right") - np.searchsorted(ends, times, side="right")
     changes = np.diff(levels, prepend=0) != 0
     return times[changes], levels[changes]
@@ -391,7 +393,7 @@ def _axis(n_groups: int, starts: Ints, ends: Ints) -> _Axis:
     width = high - low + 2
     if width * n_groups <= _INT64_MAX:
         return _Axis(low, high, width, None)
-    ranks = _distinct(starts, ends)
+    ranks = distinct_values(np.concatenate((starts, ends)))
     return _Axis(low, high, ranks.size + 1, ranks)
 
 
@@ -444,13 +446,6 @@ def _run_index(groups: NDArray[np.integer]) -> Ints:
     """0 for the rows of the first run of equal values, 1 for those of the second, and so on."""
     heads = np.flatnonzero(groups[1:] != groups[:-1]) + 1
     return np.repeat(np.arange(heads.size + 1), np.diff(heads, prepend=0, append=groups.size))
-
-
-def _distinct(a: Ints, b: Ints) -> Ints:
-    # Not np.unique: it hashes millions of distinct values, fifty times slower than sorting them.
-    values = np.sort(np.concatenate((a, b)))
-    distinct: Ints = values[np.concatenate((np.ones(min(values.size, 1), np.bool_), values[1:] != values[:-1]))]
-    return distinct
 
 
 def _is_sorted(values: Ints) -> bool:

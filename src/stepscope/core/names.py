@@ -19,7 +19,7 @@ from stepscope.core.short_names import demangled, shorten, shorten_column, witho
 from stepscope.core.table import map_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 __all__ = [
     "FUSIBLE", "KERNEL_CLASSES", "demangled", "is_dataloader", "is_graph_launch", "is_launch_call", "is_own_code",
@@ -105,13 +105,17 @@ elementwise   ^(?:void )?%?(?:equal|not_?equal|greater|less|compare)[a-z]*(?:v?\
 """
 
 
-def _compiled(table: str) -> tuple[tuple[str, re.Pattern[str]], ...]:
-    rows = [line.split(None, 1) for line in table.splitlines() if line and not line.startswith("#")]
-    runs = groupby(rows, key=itemgetter(0))
-    return tuple((name, re.compile("|".join(pattern for _, pattern in run))) for name, run in runs)
+def _rules(table: str) -> list[list[str]]:
+    """The rows of a table: a name, and a pattern."""
+    return [line.split(None, 1) for line in table.splitlines() if line and not line.startswith("#")]
 
 
-_KERNEL_CLASS = _compiled(_KERNEL_CLASS_RULES)
+def _any_of(rules: Iterable[Sequence[str]]) -> re.Pattern[str]:
+    return re.compile("|".join(pattern for _, pattern in rules))
+
+
+#: Neighbouring rows of one class are one pattern.
+_KERNEL_CLASS = tuple((name, _any_of(run)) for name, run in groupby(_rules(_KERNEL_CLASS_RULES), key=itemgetter(0)))
 
 
 #: CANN names a kernel by its origin: a path of scopes, or the operator, its implementation and the kernel.
@@ -160,7 +164,7 @@ xformers,tensorrt   fmha_(?:fwd|bwd|v2)|fmhasm\d|fmha_cutlass\w*_sm(?:[789]|1\d)
 deepseek,triton     grouped_gemm::\w*::\w*fp8|_matmul_ogs_\w*(?:16|fp8|fp4)
 tensile,ck,miopen   cijk_\w*_mi\d+x\d|mfma|xdl|gtcx\d|ck_fmha|attn_fwd
 """
-_TENSOR_CORE = re.compile("|".join(pattern.pattern for _, pattern in _compiled(_TENSOR_CORE_RULES)))
+_TENSOR_CORE = _any_of(_rules(_TENSOR_CORE_RULES))
 #: Kernels around such a kernel that have its name but no matrix product.
 _AROUND_TENSOR_CORE = re.compile(
     r"preprocess|postprocess|splitkv_combine|combine_kernel|dot_do_o|convert_dq|splitkreduce"
@@ -207,7 +211,7 @@ attention    ^flash_attn\w*::|^xformers\w*::\w*attention|^(?:scaleddotproduct|fl
 node         ^(?:cudnn|miopen)?convolution(?:transpose|overrideable)?backward\d*$
 node         ^(?:(?:add|b|baddb|addb|scaled)?mm|addmv|mv|addr|linear|matmul)backward\d*$
 """
-_ELIGIBLE = re.compile("|".join(pattern.pattern for _, pattern in _compiled(_ELIGIBLE_RULES)))
+_ELIGIBLE = _any_of(_rules(_ELIGIBLE_RULES))
 
 
 @lru_cache(_CACHED)

@@ -16,6 +16,7 @@ import polars as pl
 from stepscope.analyses.ranks.calls import rank_calls
 from stepscope.analyses.ranks.clocks import Clocks, clocks_of
 from stepscope.analyses.ranks.matching import job_of
+from stepscope.core.arrays import distinct_values
 from stepscope.core.errors import StepscopeError
 from stepscope.core.intervals import enclosing
 from stepscope.core.schema import DEVICE_LABEL
@@ -253,7 +254,7 @@ def _crossing(rows: Ints, track: Ints, begin: Ints, end: Ints) -> Ints:
     outer = ranked[np.maximum(parent, 0)]
     crosses = (parent >= 0) & (end[ranked] > end[outer])
     inner, outer = ranked[crosses], outer[crosses]
-    return np.unique(np.where(end[inner] - begin[inner] <= end[outer] - begin[outer], inner, outer))
+    return distinct_values(np.where(end[inner] - begin[inner] <= end[outer] - begin[outer], inner, outer))
 
 
 def _spans(part: pl.DataFrame, details: Mapping[int, str], low: int, *, recorded: bool) -> str:

@@ -77,6 +77,10 @@ PLAIN = [
     cat="fwdbwd"),
     {"ph": "i", "name": "[memory]", "pid": 1, "tid": 1, "ts": 13, "args": {"Device Type": 1, "Bytes": 8,
     "Addr": 2**40}},
+    {"ph": "i", "name": "[memory]", "pid": 1, "tid": 2, "ts": 14, "args": {"Device Type": 0, "Device Id": -1,
+    "Bytes": "-8", "Addr": -5, "Total Allocated": 0, "Total Reserved": None}},
+    {"ph": "i", "name": "[memory]", "pid": 1, "tid": 1, "args": {"Bytes": 8}}, {"ph": "I", "name": "note", "ts": 15},
+    {"ph": "i", "name": None, "ts": 16}, {"ph": "i", "ts": 17}, {"ph": "i", "name": "Record Window End", "ts": 99},
     {"ph": "C", "name": "use", "pid": 1, "ts": 3, "args": {"value": 3}},
     {"ph": "B", "name": "open", "pid": 1, "tid": 2, "ts": 3}, {"ph": "E", "name": "open", "pid": 1, "tid": 2, "ts": 9},
 ]  # fmt: skip

@@ -19,6 +19,7 @@ from stepscope.analyses.critical_path.replay import COPY, GUESSED, LOADER, QUEUE
 from stepscope.analyses.critical_path.threads import Threads
 from stepscope.analyses.critical_path.work import WAITS, Work, called_within, warmed_up
 from stepscope.analyses.steps.batches import factors_without
+from stepscope.core.arrays import distinct_values
 from stepscope.core.errors import StepscopeError
 from stepscope.core.intervals import Bools, Intervals, difference, union
 from stepscope.core.names import FUSIBLE, KERNEL_CLASSES, is_launch_call, kernel_class, map_names
@@ -211,6 +212,9 @@ def changed(program: Program, wanted: Sequence[Change], *, at_worst: bool = Fals
     Of BOUNDED subjects it is what they do at best, or at worst.
     Raises StepscopeError if one of them concerns nothing in the recording.
     """
+    asked = (*wanted, at_worst)
+    if asked in program.answers:
+        return program.answers[asked]
     result = unchanged(program.work, program.threads.track.size)
     taken = np.zeros(program.work.row.size, np.bool_)
     for change in wanted:
@@ -219,6 +223,7 @@ def changed(program: Program, wanted: Sequence[Change], *, at_worst: bool = Fals
         one = partial(_bounded, at_worst=at_worst) if change.subject in BOUNDED else _with
         result, mine = one(program, result, change, taken)
         taken |= mine
+    program.answers[asked] = result
     return result
 
 
@@ -342,7 +347,7 @@ def _fetches(program: Program) -> list[Intervals]:
     threads = program.threads
     held = list(spans_like(program.spans, threads, lambda _: True, ("dataloader",)))
     moments = program.graph.moments
-    for thread in np.unique(moments.thread[moments.kind == LOADER]):
+    for thread in distinct_values(moments.thread[moments.kind == LOADER]):
         held[thread] = nowhere(threads)[thread]
     return held
 

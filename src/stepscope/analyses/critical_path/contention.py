@@ -15,6 +15,7 @@ from stepscope.analyses.common.device_work import COMMUNICATION, COMPUTATION
 from stepscope.analyses.common.span_lookup import of_spans
 from stepscope.analyses.critical_path.forward_pass import Floats
 from stepscope.analyses.critical_path.work import Work
+from stepscope.core.arrays import distinct_values
 from stepscope.core.intervals import Ints, covered, union
 
 #: Kernels of a kind ran alone at least so often, and then lasted the same within this share of their length.
@@ -101,7 +102,7 @@ def contention_of(spans: pl.DataFrame, ops: pl.DataFrame, work: Work) -> Content
 def _overlap(device: Ints, begin: Ints, stop: Ints, on: Ints, starts: Floats, ends: Floats) -> Ints:
     """How much of each range the communication on its device covers, in ns."""
     result = np.zeros(begin.size, np.int64)
-    for one in np.unique(on):
+    for one in distinct_values(on):
         here, there = device == one, on == one
         talking = union(np.rint(starts[there]).astype(np.int64), np.rint(ends[there]).astype(np.int64))
         result[here] = covered(talking, begin[here], stop[here])

@@ -9,6 +9,7 @@ import polars as pl
 
 from stepscope.analyses.critical_path.threads import LONG_AGO
 from stepscope.analyses.critical_path.work import Work, calls_like, rows_of
+from stepscope.core.arrays import distinct_values
 from stepscope.core.intervals import Ints
 
 _WAIT_CALL = re.compile(r"StreamWaitEvent|QueueWaitNotifier|EnqueueEventsWait")
@@ -100,7 +101,7 @@ class _Queue:
         """How many pieces come before each time, counted from the first of all; where each stream begins and ends."""
         low, high = (np.searchsorted(self._track, track, side=side) for side in ("left", "right"))
         place = low.copy()
-        for one in np.unique(track):
+        for one in distinct_values(track):
             mine = np.flatnonzero(track == one)
             if mine.size:
                 first, end = int(low[mine[0]]), int(high[mine[0]])
@@ -137,7 +138,7 @@ def awaited_by_events(
     records = calls_like(spans, lambda name: _RECORD_CALL.search(name) is not None)
     records = records[np.lexsort((start[records], lane[records]))]
     by_call = np.argsort(work.called, kind="stable")
-    for thread in np.unique(lane[rows[rest]]):
+    for thread in distinct_values(lane[rows[rest]]):
         mine = rest[lane[rows[rest]] == thread]
         recorded = start[records[lane[records] == thread]]
         n_before = np.searchsorted(recorded, start[rows[mine]])

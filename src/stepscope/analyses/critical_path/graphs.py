@@ -10,6 +10,7 @@ from stepscope.analyses.critical_path.longest_path import nowhere, spans_like, w
 from stepscope.analyses.critical_path.replay import Program
 from stepscope.analyses.critical_path.threads import LONG_AGO, Threads
 from stepscope.analyses.critical_path.work import FIRST_USE_NS, FIRST_USE_RATIO, Work
+from stepscope.core.arrays import distinct_values
 from stepscope.core.intervals import Bools, Intervals, Ints, difference, own_lengths, union
 
 #: From the call that launches a graph to its first work it takes some 20 µs (10 to 80 on RTX 3080, V100 and T4), and
@@ -51,7 +52,7 @@ def captured_times(program: Program) -> tuple[list[Intervals], list[Intervals], 
         difference(union(np.append(begin, loading[0]), np.append(end, loading[1])), stays) for loading in first_uses
     ]
     calls, nodes = nowhere(threads), nowhere(threads)
-    for thread in np.unique(work.thread[rows]):
+    for thread in distinct_values(work.thread[rows]):
         one, other = (np.flatnonzero(work.thread[rows[at]] == thread) for at in (first, last))
         calls[thread] = union(begin[one], begin[one] + 1)
         nodes[thread] = union(end[other], (end + last - first + 1)[other])

@@ -20,6 +20,7 @@ from stepscope.analyses.critical_path.threads import LONG_AGO, Threads, host_col
 from stepscope.analyses.critical_path.waits import Handoffs, Waits
 from stepscope.analyses.critical_path.windows import Windows
 from stepscope.analyses.critical_path.work import ACROSS, BEFORE, LAUNCH, WAITS, Held, Work
+from stepscope.core.arrays import distinct_values
 from stepscope.core.collectives import talks_to_ranks
 from stepscope.core.intervals import Bools, Intervals, Ints, innermost_at, locate, own_lengths, union
 from stepscope.core.names import is_sync_call, map_names
@@ -184,7 +185,7 @@ def _on_host(spans: pl.DataFrame, threads: Threads, paths: Paths, *, has_device:
     """Stays on threads, divided among the innermost spans."""
     order = np.lexsort((paths.low, paths.thread))
     thread = paths.thread[order]
-    for one in np.unique(thread):
+    for one in distinct_values(thread):
         mine = order[np.searchsorted(thread, one) : np.searchsorted(thread, one, side="right")]
         which, owner, start, end = divided(threads, int(one), (paths.low[mine], paths.high[mine]))
         kind = kinds_of(spans, owner, has_device=has_device)

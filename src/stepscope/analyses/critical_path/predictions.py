@@ -15,7 +15,7 @@ from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.common.span_lookup import of_spans
 from stepscope.analyses.critical_path.changes import BOUNDED, Change, change_of, changed
 from stepscope.analyses.critical_path.critical_path import recorded_work
-from stepscope.analyses.critical_path.forward_pass import SOURCE
+from stepscope.analyses.critical_path.forward_pass import SOURCE, Floats
 from stepscope.analyses.critical_path.questions import applicable, concerns
 from stepscope.analyses.critical_path.replay import (
     LOADER,
@@ -207,8 +207,12 @@ def scenario_of(program: Program, wanted: Sequence[Change]) -> Scenario:
     def settled() -> tuple[Changes, Replay]:
         return program.graph.settled(changes)
 
+    @cache
+    def reached() -> Floats:
+        return program.graph.reached(settled()[0])
+
     def replay(spare: float) -> Replay:
-        return settled()[1] if spare == MEDIAN else replace(program.graph, spare=spare).once(settled()[0])
+        return settled()[1] if spare == MEDIAN else replace(program.graph, spare=spare).once(settled()[0], reached())
 
     worst = None if at_worst is None else partial(program.graph.run, at_worst)
     return Scenario(changes, most_saved(program, changes), replay, at_worst, worst)

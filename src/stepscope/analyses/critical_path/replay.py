@@ -51,6 +51,7 @@ from stepscope.analyses.critical_path.work import (
     held_up,
     path_work,
 )
+from stepscope.core.arrays import distinct_values
 from stepscope.core.intervals import Bools, Intervals, Ints, covered
 from stepscope.core.names import kernel_class, map_names
 from stepscope.core.schema import DEVICES, OPS
@@ -169,9 +170,12 @@ class Graph(msgspec.Struct, frozen=True):
             run = self.once(changes)
         return changes, run
 
-    def once(self, changes: Changes) -> Replay:
-        """The program with these changes, in which work takes no other time than they say. Times in ns."""
-        reached = self.reached(changes)
+    def once(self, changes: Changes, reached: Floats | None = None) -> Replay:
+        """The program with these changes, in which work takes no other time than they say. Times in ns.
+
+        `reached` is what `reached` returns for these changes, if it is known.
+        """
+        reached = self.reached(changes) if reached is None else reached
         edges, _ = self.edges(changes, reached)
         return self.replay(changes, reached, self._forward(*edges), edges)
 
@@ -243,7 +247,8 @@ class Graph(msgspec.Struct, frozen=True):
 class Program(msgspec.Struct, frozen=True, eq=False, dict=True):
     """A recorded program: its host threads, its device work, and what each waited for.
 
-    `ops` and `devices` are those tables of the trace. `known` is what each change that was asked before concerns.
+    `ops` and `devices` are those tables of the trace. `known` is what each change that was asked before concerns, and
+    `answers` what changes did that were asked together.
     """
 
     spans: pl.DataFrame
@@ -257,6 +262,7 @@ class Program(msgspec.Struct, frozen=True, eq=False, dict=True):
     graph: Graph
     loader_known: dict[int, bool]  # threads with a loader that has workers, and whether its pace is known
     known: dict[object, tuple[Bools, list[Intervals]]] = msgspec.field(default_factory=dict)
+    answers: dict[object, Changes] = msgspec.field(default_factory=dict)
     ops: pl.DataFrame = msgspec.field(default_factory=OPS.empty)
     devices: pl.DataFrame = msgspec.field(default_factory=DEVICES.empty)
 
@@ -424,9 +430,9 @@ def _pooled(gap: Ints, held: Held, work: Work, without: Ints) -> Ints:
     """
     pooled = gap.copy()
     kind = held.by * 3 + work.sort
-    for one in np.unique(kind):
+    for one in distinct_values(kind):
         mine = np.flatnonzero((kind == one) & (held.wait != UNEXPLAINED) & (held.by != NOTHING))
-        for window in np.unique(without[mine]):
+        for window in distinct_values(without[mine]):
             is_own = without[mine] == window
             learned = gap[mine] if window < 0 else gap[mine[~is_own]]
             pooled[mine[is_own]] = np.median(learned) if learned.size else gap[mine[is_own]]

@@ -24,6 +24,7 @@ from stepscope.analyses.critical_path.threads import (
     latest,
 )
 from stepscope.analyses.critical_path.work import Work, calls_like, rows_of
+from stepscope.core.arrays import distinct_values
 from stepscope.core.collectives import talks_to_ranks
 from stepscope.core.intervals import Bools, Intervals, Ints, union
 from stepscope.core.names import SYNC_OPERATORS, is_sync_call, map_names
@@ -260,7 +261,7 @@ def _with_stepping(spans: pl.DataFrame, threads: Threads, linked: Sequence[tuple
     main = int(np.searchsorted(threads.cuts, rows[0], side="right")) - 1
     names = in_rows(spans["name"], threads.row)
     nodes = np.flatnonzero(map_names(names, lambda name: name.startswith(_NODE), pl.Boolean()).to_numpy())
-    helpers = {int(one) for one in np.unique(np.searchsorted(threads.cuts, nodes, side="right") - 1)} - {main}
+    helpers = {int(one) for one in distinct_values(np.searchsorted(threads.cuts, nodes, side="right") - 1)} - {main}
     return [*linked, *((main, helper) for helper in sorted(helpers) if (main, helper) not in linked)]
 
 
@@ -271,7 +272,7 @@ def _of_replicas(spans: pl.DataFrame, threads: Threads) -> Iterator[pl.DataFrame
     """Handoffs of torch.nn.DataParallel: its operator starts a thread for each replica, and waits for all of them."""
     names = in_rows(spans["name"], threads.row)
     calls = np.flatnonzero((names == _REPLICAS).to_numpy())
-    for caller in np.unique(np.searchsorted(threads.cuts, calls, side="right") - 1):
+    for caller in distinct_values(np.searchsorted(threads.cuts, calls, side="right") - 1):
         mine = calls[(calls >= threads.cuts[caller]) & (calls < threads.cuts[caller + 1])]
         inner = np.delete(np.arange(threads.cuts[caller], threads.cuts[caller + 1]), mine - threads.cuts[caller])
         ends = np.sort(threads.end[inner])
@@ -315,7 +316,7 @@ def _of_collectives(spans: pl.DataFrame, threads: Threads) -> Iterator[pl.DataFr
     names = in_rows(spans["name"], rows[operators])
     calls = np.setdiff1d(operators[talks_to_ranks(names).to_numpy()], there)
     of_thread = np.repeat(np.arange(threads.track.size), np.diff(threads.cuts))
-    for caller in np.unique(of_thread[calls]):
+    for caller in distinct_values(of_thread[calls]):
         asked = threads.start[calls[of_thread[calls] == caller]]
         for helper in np.setdiff1d(of_thread[there], caller):
             mine = there[of_thread[there] == helper]
@@ -400,7 +401,7 @@ def queue_limits(work: Work) -> Limits:
     rows = rows[np.sort(np.unique(work.call[rows], return_index=True)[1])]  # the first work of each call
     for lanes in (work.device, work.track):
         limits = no_limits()
-        for lane in np.unique(lanes[rows]):
+        for lane in distinct_values(lanes[rows]):
             mine = rows[lanes[rows] == lane]
             depth = _depth_when_full(work, mine)
             limits = limits if depth is None else limits.and_also(_queued_calls(work, mine, depth))

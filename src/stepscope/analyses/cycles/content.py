@@ -15,6 +15,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from stepscope.analyses.common.windows import NOWHERE
+from stepscope.core.arrays import distinct_values
 from stepscope.core.intervals import Bools, Ints
 
 _MOST_ROWS = 400_000
@@ -117,7 +118,7 @@ def is_whole(occurrences: NDArray[np.float64], kinds: Sequence[str | None] = ())
         return whole
     lacks = np.zeros(n, np.bool_)
     kind = np.array([str(k) for k in kinds] if kinds else [""] * n)
-    for one in np.unique(kind):
+    for one in distinct_values(kind):
         mine = kind == one
         if mine.sum() >= 3:
             lacks[mine] = _lacks_much(occurrences[mine])

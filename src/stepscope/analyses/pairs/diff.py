@@ -10,6 +10,7 @@ import polars as pl
 from stepscope import analyses
 from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.common.span_lookup import at_or_around
+from stepscope.core.arrays import distinct_values
 from stepscope.core.errors import MissingTable
 from stepscope.core.schema import DEVICE_WORK
 from stepscope.core.table import Column, Table
@@ -139,7 +140,7 @@ def _part_names(
 ) -> list[str]:
     names = spans["name"].gather(tops).cast(pl.String).to_list()
     tracks = spans["track_id"].to_numpy()
-    main = np.unique(tracks[in_step]) if in_step.any() else np.unique(tracks[tops][:1])
+    main = distinct_values(tracks[in_step]) if in_step.any() else distinct_values(tracks[tops][:1])
     is_main = np.isin(tracks[tops], main).tolist()
     of_top = category[tops].tolist()
     return [_part_name(*top) for top in zip(names, of_top, is_main, strict=True)]

@@ -9,6 +9,7 @@ import polars as pl
 
 from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.common.span_lookup import at_or_around, is_captured
+from stepscope.core.arrays import distinct_values
 from stepscope.core.errors import MissingTable, StepscopeError, UnknownName
 from stepscope.core.intervals import Bools, Ints, nearest, own_lengths
 from stepscope.core.schema import DEVICE_WORK
@@ -163,7 +164,7 @@ def _nodes(codes: NDArray[np.uint32], above: Ints, rows: Ints) -> tuple[Ints, In
     fresh = rows
     while fresh.size:
         needed[fresh] = True
-        fresh = np.unique(above[fresh])
+        fresh = distinct_values(above[fresh])
         fresh = fresh[(fresh >= 0) & ~needed[fresh]]
     waiting = np.flatnonzero(needed)
     code = np.zeros(above.size, np.int64)

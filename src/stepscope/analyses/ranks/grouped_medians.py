@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from stepscope.core.arrays import distinct_values
 from stepscope.core.intervals import Ints
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class Segments(msgspec.Struct, frozen=True):
 
     def by_size(self) -> Iterator[tuple[Ints, Ints]]:
         """For each distinct size the groups of that size, and their rows as a matrix with one group per line."""
-        for size in np.unique(self.sizes).tolist():
+        for size in distinct_values(self.sizes).tolist():
             groups = np.flatnonzero(self.sizes == size)
             yield groups, self.order[self.starts[groups][:, None] + np.arange(size)]
 

@@ -14,6 +14,7 @@ from stepscope.analyses.ranks.calls import own_base
 from stepscope.analyses.ranks.grouped_medians import Floats, dense, numbered, occurrence, segments
 from stepscope.analyses.ranks.matching import Job, ints
 from stepscope.analyses.ranks.parallel_groups import Roles
+from stepscope.core.arrays import distinct_values
 from stepscope.core.collectives import POINT_TO_POINT, SYNCHRONISING
 from stepscope.core.intervals import Ints
 
@@ -178,7 +179,7 @@ def blocks_of(job: Job) -> Blocks:
     The collectives of each group are counted separately, so that a block has the same ones of all groups.
     """
     step = job.collectives["step"]
-    numbers = np.unique(step.drop_nulls().to_numpy()).astype(np.int64)
+    numbers = distinct_values(step.drop_nulls().to_numpy()).astype(np.int64)
     if step.null_count() == 0 and numbers.size >= _LEAST_STEPS:
         n = min(numbers.size, _MOST)
         place = np.searchsorted(numbers, step.to_numpy())

@@ -11,6 +11,7 @@ from stepscope.analyses.ranks.grouped_medians import Floats, numbered, occurrenc
 from stepscope.analyses.ranks.lateness import transfers_of
 from stepscope.analyses.ranks.matching import Job, ints
 from stepscope.analyses.ranks.outliers import Outlier, stand_out
+from stepscope.core.arrays import distinct_values
 from stepscope.core.collectives import POINT_TO_POINT, SYNCHRONISING
 from stepscope.core.intervals import Ints
 
@@ -77,10 +78,10 @@ def slow_links(job: Job, roles: Roles, blocks: Blocks) -> list[SlowLink]:
     if not slow:
         return []
     of_row = series[job.collective]
-    members = {f.series: np.unique(rank[of_row == f.series]) for f in slow}
+    members = {f.series: distinct_values(rank[of_row == f.series]) for f in slow}
     # The number of comparable series of each rank.
     held = np.zeros(len(job.ranks), np.int64)
-    one = np.unique(rank * values.shape[0] + of_row)
+    one = distinct_values(rank * values.shape[0] + of_row)
     tested = np.flatnonzero(np.isfinite(values).any(axis=1))
     np.add.at(held, one // values.shape[0], np.isin(one % values.shape[0], tested))
     return _blamed(slow, members, held, series, group, excess)
@@ -112,7 +113,7 @@ def _blamed(
         rank, peer = (int(ends[0]), int(ends[1])) if ends.size == 2 else (by_itself, None)
         which = np.flatnonzero(np.isin(series, own) & np.isfinite(excess))
         surest = min((left[name] for name in own), key=lambda f: f.p_value)
-        links.append(SlowLink(rank, peer, np.unique(group[which]), surest, which, excess[which]))
+        links.append(SlowLink(rank, peer, distinct_values(group[which]), surest, which, excess[which]))
         for name in own:
             del left[name]
     return links

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from stepscope.analyses.ranks.grouped_medians import MAD_TO_SD, Floats
+from stepscope.core.arrays import distinct_values
 from stepscope.core.intervals import Bools, Ints
 
 STEADY, SINCE, TRANSIENT, PERIODIC, IRREGULAR = PATTERNS = ("steady", "since", "transient", "periodic", "irregular")
@@ -55,7 +56,7 @@ def stand_out(values: Floats, role: Ints, *, level: float = LEVEL) -> list[Outli
     """
     n_series = values.shape[0]
     scores, bursts, inflation = np.full(values.shape, np.nan), np.full(values.shape, np.nan), np.ones((n_series, 1))
-    for number in np.unique(role).tolist():
+    for number in distinct_values(role).tolist():
         rows = np.flatnonzero(role == number)
         places = _places(values[rows])
         scores[rows] = _normal_quantiles(places)

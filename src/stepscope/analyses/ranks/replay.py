@@ -16,6 +16,7 @@ from stepscope.analyses.ranks.calls import own_base
 from stepscope.analyses.ranks.grouped_medians import Floats
 from stepscope.analyses.ranks.lateness import blocking_of, transfers_of
 from stepscope.analyses.ranks.matching import Job
+from stepscope.core.arrays import distinct_values
 from stepscope.core.collectives import POINT_TO_POINT, SYNCHRONISING
 from stepscope.core.intervals import Bools, Ints
 
@@ -115,7 +116,7 @@ class _Model(msgspec.Struct, frozen=True):
             for line, times in zip(ended, now, strict=True):
                 np.maximum.at(line, own, times)
             np.subtract.at(left, own, 1)
-            closed = np.unique(own[left[own] == 0])
+            closed = distinct_values(own[left[own] == 0])
             ended[:, closed] += transfer[:, closed]
             rows = self._after(np.concatenate((rows, n_rows + closed)))
             rows = rows[~done[rows]]

@@ -15,6 +15,7 @@ from stepscope.analyses.common.device_work import device_work
 from stepscope.analyses.costs.kernel_costs import uses_matrix_units
 from stepscope.analyses.costs.op_costs import priced
 from stepscope.analyses.costs.roofline import Roofs, roofs_of, with_roofs
+from stepscope.core.arrays import distinct_values
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import union_by
 from stepscope.core.names import is_graph_launch, map_names
@@ -199,7 +200,7 @@ def _without_loops(named: pl.DataFrame) -> pl.DataFrame:
     """The ranges, in order of their starts, without those around several others: these are loops of batches."""
     starts, ends, tracks = (named[c].to_numpy() for c in ("ts_ns", "end_ns", "track_id"))
     n_inside = np.zeros(named.height, np.int64)
-    for track in np.unique(tracks):
+    for track in distinct_values(tracks):
         at = np.flatnonzero(tracks == track)
         n_inside[at] = np.searchsorted(starts[at], ends[at], "left") - np.arange(at.size) - 1
     return named.filter(pl.Series(n_inside < _LOOP))

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 import numpy as np
 
+from stepscope.core.arrays import distinct_values
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
@@ -148,7 +150,7 @@ def by_thread(tree: Tree, rows: Ints, *, thread_sep: bool) -> Iterator[tuple[str
         if rows.size:
             yield "All threads merged", rows
         return
-    for thread in np.unique(tree.host.thread[rows]).tolist():
+    for thread in distinct_values(tree.host.thread[rows]).tolist():
         yield str(tree.thread_ids[thread]), rows[tree.host.thread[rows] == thread]
 
 

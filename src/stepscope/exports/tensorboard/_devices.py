@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import polars as pl
 
+from stepscope.core.arrays import distinct_values
 from stepscope.exports.tensorboard import _order
 from stepscope.exports.tensorboard._distributed import device_info
 from stepscope.exports.tensorboard._events import KERNEL, TRACE
@@ -103,7 +104,7 @@ def find_devices(events: Events, launches: Launches, forest: Forest, steps: Step
     blocks, occupancy = _launch_values(events, rows)
     on_tc = _tensor_core_ratios(events, launches, forest, uses_tc)
     uses = []
-    for number in np.unique(device[(device >= 0) & (device < _MOST_DEVICES)]).tolist():
+    for number in distinct_values(device[(device >= 0) & (device < _MOST_DEVICES)]).tolist():
         own = np.flatnonzero(device == number)
         start, end = events.ts[rows[own]], events.end[rows[own]]
         ratio = None if on_tc is None else on_tc.get(number, 0.0)

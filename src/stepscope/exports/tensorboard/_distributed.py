@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 import polars as pl
 
+from stepscope.core.arrays import distinct_values
 from stepscope.core.intervals import union
 from stepscope.exports.tensorboard._events import ANNOTATION, KERNEL, MEMCPY, MEMSET, OPERATOR, PYTHON
 from stepscope.exports.tensorboard._names import LIBRARIES, is_collective, library
@@ -149,7 +150,7 @@ def find_collectives(events: Events, steps: Steps) -> Collectives:
     """
     host = events.rows(OPERATOR, ANNOTATION, PYTHON)
     host = host[events.where(is_collective, host)]
-    used = {library(events.names[i]) for i in np.unique(events.name[host]).tolist()}
+    used = {library(events.names[i]) for i in distinct_values(events.name[host]).tolist()}
     libraries = tuple(name for name in LIBRARIES if name in used)
     ids, first_place = np.unique(events.external[host], return_index=True)
     last = host.size - 1 - np.unique(events.external[host][::-1], return_index=True)[1]
@@ -250,7 +251,7 @@ class Part(msgspec.Struct, frozen=True):
 def used_devices(events: Events) -> list[int]:
     """Process ids of recorded kernels, copies and fills: the numbers of their devices. Text ids are left out."""
     tracks = events.trace.tracks
-    used = np.unique(events.trace.spans["track_id"].to_numpy()[events.rows(KERNEL, MEMCPY, MEMSET)])
+    used = distinct_values(events.trace.spans["track_id"].to_numpy()[events.rows(KERNEL, MEMCPY, MEMSET)])
     return sorted(set(tracks.filter(tracks["track_id"].is_in(used.tolist()))["pid"].drop_nulls().to_list()))
 
 

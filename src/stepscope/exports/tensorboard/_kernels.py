@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 import polars as pl
 
+from stepscope.core.arrays import distinct_values
 from stepscope.exports.tensorboard import _order
 from stepscope.exports.tensorboard._events import KERNEL
 from stepscope.exports.tensorboard._json import rounded
@@ -328,7 +329,7 @@ _SMALL = 16
 
 def by_total(totals: NDArray[Any]) -> Ints:
     """Places of the totals, largest first, equal ones in the plugin's order. `totals` are listed by name."""
-    if np.unique(totals).size == totals.size:
+    if distinct_values(totals).size == totals.size:
         return np.argsort(totals)[::-1]
     order = np.array(_places(totals[::-1].tolist()), np.int64)
     return totals.size - 1 - order[::-1]

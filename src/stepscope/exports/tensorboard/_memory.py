@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import polars as pl
 
+from stepscope.core.arrays import distinct_values
 from stepscope.exports.tensorboard import _order
 from stepscope.exports.tensorboard._forest import ROOT
 from stepscope.exports.tensorboard._json import shown
@@ -75,7 +76,7 @@ def read_records(events: Events, forest: Forest) -> Records:
         for device_id, kind, index in events.trace.devices.select("device_id", "type", "index").iter_rows()
     }
     ids = table["device_id"].cast(pl.Int64).fill_null(-1).to_numpy()
-    used = np.unique(ids)
+    used = distinct_values(ids)
     node = _innermost(forest, _threads(events, table["track_id"]), ts)
     starts = [a[0].item() for a in (ts, events.ts[events.order]) if a.size]
     return Records(

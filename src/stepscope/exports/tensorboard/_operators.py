@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import polars as pl
 
+from stepscope.core.arrays import distinct_values
 from stepscope.exports.tensorboard import _order
 from stepscope.exports.tensorboard._json import rounded
 
@@ -66,7 +67,7 @@ def calls_of(events: Events, forest: Forest) -> Calls:
     stacks = events.trace.stacks
     recorded = dict(zip(stacks["stack_id"].to_list(), stacks["text"].to_list(), strict=True))
     stack_id = np.append(ops["stack_id"].cast(pl.Int64).fill_null(-1).to_numpy(), -1)[at[rows]]
-    used = np.unique(stack_id)
+    used = distinct_values(stack_id)
     stack_texts = [recorded.get(i) for i in used.tolist()]
     shapes = [_as_python(text) for text in texts]
     return Calls(node, forest.name[node], shape, np.searchsorted(used, stack_id), forest.names, shapes, stack_texts)

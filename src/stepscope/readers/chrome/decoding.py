@@ -12,14 +12,20 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from stepscope.core.arrays import distinct_values
 from stepscope.readers.chrome import scanner
 from stepscope.readers.chrome.event_columns import (
     FLOW_TO_DEVICE,
+    MARK,
+    MEMORY,
     OLD_SPELLING,
+    OTHER,
     SIDE_COLUMNS,
     TABLES_OF,
     Columns,
     add_incomplete,
+    drop_instants,
+    instant_of,
 )
 from stepscope.readers.chrome.events import CALL, DEVICE, LANE, METRICS, Event, ExactEvent, kind_of
 from stepscope.readers.chrome.json import Document
@@ -49,6 +55,7 @@ _EVENTS: dict[bool, msgspec.json.Decoder[Any]] = {
 _PLAIN, _OF_DEVICE, _RANGE = range(3)
 _STAGE = {DEVICE: _OF_DEVICE, LANE: _RANGE}
 _COMPLETE, _START = ord("X"), ord("s")
+_INSTANT = [ord("i"), ord("I")]
 
 
 @dataclass(slots=True)
@@ -136,7 +143,7 @@ class _Numbered:
         numbers: NDArray[np.int64] = self._known[codes]
         is_new = numbers < 0
         if is_new.any():
-            for code in np.unique(codes[is_new]).tolist():
+            for code in distinct_values(codes[is_new]).tolist():
                 self._known[code] = self._table[self._value(self._texts[code]) if code else self._absent]
                 self._texts[code] = b""
             numbers = self._known[codes]
@@ -155,6 +162,8 @@ class _Scanned:
         self._names = _Numbered(columns.names, scanner.NAMES, "", word)
         self._kernels = _Numbered(columns.names, scanner.NAMES, None, word)
         self._cats = _Numbered(columns.cats, scanner.CATS, None, word)
+        kinds = Interned({kind: kind for kind in (MEMORY, MARK, OTHER)})
+        self._instants = _Numbered(kinds, scanner.NAMES, OTHER, lambda text: instant_of(word(text)))
         texts = _Numbered(columns.texts, scanner.TEXTS, None, word)
         values = _Numbered(columns.texts, scanner.VALUES, b"", bytes)
         dims = _Numbered(columns.dims, scanner.DIMS, b"", bytes)
@@ -183,11 +192,14 @@ class _Scanned:
             columns.phases.add("X")
             self._add_spans(batch, spans)
         if spans.size < batch.n:
-            arrows = np.flatnonzero(~is_span)
-            columns.phases |= {chr(code) for code in np.unique(phase[arrows]).tolist()}
-            timed = arrows[~_is_absent(batch.fields["ts"][arrows])]
-            if timed.size:
-                self._add_arrows(batch, timed)
+            others = np.flatnonzero(~is_span)
+            columns.phases |= {chr(code) for code in distinct_values(phase[others]).tolist()}
+            timed = others[~_is_absent(batch.fields["ts"][others])]
+            is_instant = np.isin(phase[timed], _INSTANT)
+            if is_instant.any():
+                self._add_instants(batch, timed[is_instant])
+            if not is_instant.all():
+                self._add_arrows(batch, timed[~is_instant])
 
     def _add_spans(self, batch: Batch, rows: Rows) -> None:
         columns, fields = self.columns, batch.fields
@@ -240,7 +252,8 @@ class _Scanned:
 
     def _add_arguments(self, table: str, numbers: Rows, rows: Rows, batch: Batch) -> None:
         cols = getattr(self.columns, table)
-        cols["row"].extend(numbers)
+        if "row" in cols:
+            cols["row"].extend(numbers)
         for column, attribute in SIDE_COLUMNS[table].items():
             values = batch.fields[attribute][rows]
             old = OLD_SPELLING.get(attribute)
@@ -271,6 +284,16 @@ class _Scanned:
                 self._tracks[stage, code] = self.columns.tracks[_key(stage, self._combinations[code])]
             tracks = self._tracks[stages, codes]
         return tracks
+
+    def _add_instants(self, batch: Batch, rows: Rows) -> None:
+        columns, fields = self.columns, batch.fields
+        kinds = self._instants.of(self._decoder, fields["name"][rows])
+        memory = rows[kinds == MEMORY]
+        if memory.size:
+            columns.memory["ts"].extend(fields["ts"][memory])
+            columns.memory["track"].extend(self._track(fields["track"][memory], np.full(memory.size, _PLAIN)))
+            self._add_arguments("memory", memory, memory, batch)
+        drop_instants(columns, int(np.count_nonzero(kinds == OTHER)))
 
     def _add_arrows(self, batch: Batch, rows: Rows) -> None:
         """Ends of arrows, as `event_columns` adds them: all starts first, then all between_hosts."""

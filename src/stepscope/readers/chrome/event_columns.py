@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from stepscope.core.arrays import distinct_values
 from stepscope.core.collectives import kind_of as kind_of_collective
 from stepscope.readers.chrome.events import (
     CALL,
@@ -42,6 +43,8 @@ _MOST_DIGITS = 16
 #: Kineto's names, by age, for the arrow from a launch to the work it queued. Its id is the correlation.
 FLOW_TO_DEVICE = frozenset({"ac2g", "async_cpu_to_gpu", "async"})
 _EDGES = frozenset("BEbe")
+#: Kinds of instant events. Those of the recorder mark where it began and ended.
+MEMORY, MARK, OTHER = range(3)
 #: Which of an event's arguments (attributes of `Args`) are in the columns of each side table.
 SIDE_COLUMNS: dict[str, dict[str, str]] = {
     "calls": {"correlation": "correlation"},
@@ -167,7 +170,7 @@ class Columns:
         cols["cat"].extend(cats)
         args = [e.args for e in events]
         keys: list[tuple[Any, ...]] = [(e.pid, e.tid) for e in events]
-        groups = {k: np.flatnonzero(kind == k) for k in np.unique(kind).tolist()}
+        groups = {k: np.flatnonzero(kind == k) for k in distinct_values(kind).tolist()}
         for i in groups.get(DEVICE, _NO_ROWS).tolist():
             keys[i] = (*keys[i], args[i].device, args[i].stream)
         for lane in (
@@ -321,17 +324,27 @@ def add_incomplete(columns: Columns, events: list[AnyEvent], block: bytes) -> se
     return {phase for phase in by_phase if phase}
 
 
+def instant_of(name: str | None) -> int:
+    """What an instant event of this name is: MEMORY, a MARK of the recorder, or OTHER."""
+    if name == "[memory]":
+        return MEMORY
+    return MARK if str(name).startswith(("Iteration Start", "Record Window End")) else OTHER
+
+
+def drop_instants(columns: Columns, n: int) -> None:
+    """Note so many instant events that are in no column."""
+    columns.issues.add("instants_dropped", "info", n, "instant events other than memory have no duration")
+
+
 def _instants(columns: Columns, events: list[AnyEvent]) -> None:
-    memory = [e for e in events if e.name == "[memory]"]
+    kinds = [instant_of(e.name) for e in events]
+    memory = [e for e, kind in zip(events, kinds, strict=True) if kind == MEMORY]
     if memory:
         cols = columns.memory
         cols["ts"].extend(columns.times([e.ts for e in memory]))
         cols["track"].extend(columns.tracks.codes([(e.pid, e.tid) for e in memory]))
         columns.add_arguments("memory", [], [e.args for e in memory])
-    if len(memory) < len(events):
-        marks = sum(str(e.name).startswith(("Iteration Start", "Record Window End")) for e in events)
-        rest = len(events) - len(memory) - marks
-        columns.issues.add("instants_dropped", "info", rest, "instant events other than memory have no duration")
+    drop_instants(columns, kinds.count(OTHER))
 
 
 def _metadata(columns: Columns, events: list[AnyEvent]) -> None:

@@ -16,6 +16,7 @@ import polars as pl
 from msgspec.structs import replace
 
 from stepscope.core import files, names
+from stepscope.core.arrays import distinct_values
 from stepscope.core.collectives import RECORDED
 from stepscope.core.errors import CorruptInput, UnknownFormat
 from stepscope.core.files import rank_in
@@ -241,7 +242,7 @@ def _without_parts_of_collectives(
     if not tracks.has_collectives[spans.track].any():
         return category
     notifies = np.array([name.lower().startswith("notify") for name in name_list], np.bool_)
-    streams = np.unique(spans.track[notifies[spans.name] & (category == CODE["sync"])])
+    streams = distinct_values(spans.track[notifies[spans.name] & (category == CODE["sync"])])
     is_part = (category == CODE["memcpy"]) & np.isin(spans.track, streams)
     return np.where(is_part, np.uint8(CODE["device_range"]), category)
 

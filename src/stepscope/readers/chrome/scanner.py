@@ -26,8 +26,8 @@ _VERSION = 1
 #: Text that is decoded at once. The columns of its events, 300 bytes each, should stay in the processor's cache.
 BLOCK = 1 << 21
 _MOST_EVENTS = 1 << 14
-#: Phases whose events become rows: complete ones, and the ends of arrows.
-PHASES = b"Xstf"
+#: Phases whose events become rows: complete ones, ends of arrows, instants.
+PHASES = b"XstfiI"
 
 _SKIP, _INTEGER, _FLOAT, _NANOSECONDS, _TEXT, _VALUE, _SCALAR, _PHASE, _OBJECT, _LEAVE = range(10)
 _DTYPES: dict[int, type[np.generic]] = {_INTEGER: np.int64, _NANOSECONDS: np.int64, _FLOAT: np.float64}
@@ -43,9 +43,7 @@ _OF_TRACK = ("pid", "tid", "device", "stream")
 _LEFT_KEYS = ("alg_type", "kernel type", "tasktopo", "tasktopo_node")
 _SKIPPED = {"algorithm", "elements", "element_type", "kind"}
 #: Arguments of events that are no rows. Here only their types are checked, as `json` does it too.
-_CHECKED = {
-    "total_reserved", "total_allocated", "alloc_bytes", "device_index", "device_type", "address", "name", "labels",
-}  # fmt: skip
+_CHECKED = {"name", "labels"}
 _KINDS: dict[Any, tuple[int, int, bool]] = {
     int: (_INTEGER, 0, False), int | None: (_INTEGER, 0, True), int | str | None: (_INTEGER, 0, True),
     float | None: (_FLOAT, 0, True), float | str | None: (_FLOAT, 0, True),

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.core import intervals, names
+from stepscope.core.arrays import distinct_values
 from stepscope.core.schema import (
     ALLOCATIONS,
     CAPTURED_LAUNCHES,
@@ -101,7 +102,7 @@ def stacks_from_frames(
         offsets = np.repeat(low - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
         level = children_of[offsets]
     of_row = chain[at]
-    used = np.unique(of_row[of_row >= 0])
+    used = distinct_values(of_row[of_row >= 0])
     if not used.size:
         return STACKS.empty(), np.full(rows.size, -1, np.int64)
     outer_of, name_of = np.concatenate(parent_chain), np.concatenate(own_name)
@@ -116,13 +117,13 @@ def _with_ancestors(frames: Rows, up: Rows, at: Rows) -> tuple[Rows, Rows, Rows]
     `up` is the place of the frame around each, −1 for none.
     """
     is_one = np.zeros(frames.size, np.bool_)
-    open_ = np.unique(at[at >= 0])
+    open_ = distinct_values(at[at >= 0])
     for _ in range(_MOST_FRAMES):
         if not open_.size:
             break
         is_one[open_] = True
         above = up[open_]
-        open_ = np.unique(above[(above >= 0) & ~is_one[above]])
+        open_ = distinct_values(above[(above >= 0) & ~is_one[above]])
     else:
         is_one[:] = True
     place = np.append(np.where(is_one, np.cumsum(is_one) - 1, -1), -1)
@@ -219,7 +220,7 @@ def kernels(columns: Columns, spans: Sorted, is_kernel: NDArray[np.bool_], name_
     mlu = _mlu_launches(columns, spans, all_rows)
     if mlu is not None:
         grid[mlu[0]] = dims[mlu[1].pop("dims")]
-    used = np.unique(spans.name[all_rows])
+    used = distinct_values(spans.name[all_rows])
     is_tc = np.zeros(len(name_list), bool)
     is_tc[used] = [names.is_tensor_core(name_list[i]) for i in used.tolist()]
     frame = {
@@ -336,7 +337,7 @@ def transfers(columns: Columns, spans: Sorted, is_transfer: NDArray[np.bool_], n
     size, bandwidth = np.full(all_rows.size, ABSENT, np.int64), np.full(all_rows.size, np.nan)
     size[at], bandwidth[at] = side["bytes"][known], side["bandwidth"][known]
     codes = spans.name[all_rows]
-    used = np.unique(codes).tolist()
+    used = distinct_values(codes).tolist()
     kinds: dict[int, str] = {}
     ends: dict[int, tuple[str | None, str | None]] = {}
     for i in used:
@@ -423,8 +424,8 @@ def allocations(
     at[on_host] = nearest_op(innermost, parent, is_op)
     index = cols["index"][order]
     of_index = tracks.device_of_index
-    device = [of_index.get(i, -1) for i in np.unique(index).tolist()]
-    device_id = np.array(device, np.int64)[np.searchsorted(np.unique(index), index)]
+    device = [of_index.get(i, -1) for i in distinct_values(index).tolist()]
+    device_id = np.array(device, np.int64)[np.searchsorted(distinct_values(index), index)]
     frame = pl.DataFrame({
         "ts_ns": ts,
         "track_id": track.astype(np.uint32),

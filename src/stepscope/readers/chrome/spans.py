@@ -14,6 +14,7 @@ import polars as pl
 from msgspec.structs import replace
 
 from stepscope.core import intervals
+from stepscope.core.arrays import distinct_values
 from stepscope.core.machine import threads_for
 from stepscope.core.schema import ARROWS
 from stepscope.readers.common.columns import ABSENT, stable_order, text_column
@@ -191,7 +192,7 @@ def host_arrows(arrows: Ends, tracks: Tracks) -> pl.DataFrame:
     """The `arrows` table, in order of the first start of each key. The last start and end of a key count."""
     host = np.flatnonzero(~tracks.is_device[arrows.track])
     pairs = []
-    for cat in np.unique(arrows.cat[host]):
+    for cat in distinct_values(arrows.cat[host]):
         mine = host[arrows.cat[host] == cat]
         tails, heads = mine[arrows.start[mine]], mine[~arrows.start[mine]]
         keys, first, inverse = np.unique(arrows.key[tails], return_index=True, return_inverse=True)
@@ -235,7 +236,7 @@ def launch_arrows(
     to_host[host] = np.arange(host.size)
     up = np.where(parent[host] >= 0, to_host[parent[host]], -1)
     by_kind = []
-    for cat in np.unique(cats):
+    for cat in distinct_values(cats):
         tails = np.flatnonzero((cats == cat) & start & ~tracks.is_device[track])
         heads = np.flatnonzero((cats == cat) & ~start & tracks.is_device[track])
         if not tails.size or not heads.size:
@@ -265,7 +266,7 @@ def _span_at(spans: Sorted, track: Rows, ts: Rows) -> Rows:
     low = np.searchsorted(spans.track, track, "left")
     high = np.searchsorted(spans.track, track, "right")
     at = np.full(track.size, -1, np.int64)
-    for one in np.unique(track):
+    for one in distinct_values(track):
         mine = np.flatnonzero(track == one)
         lo, hi = int(low[mine[0]]), int(high[mine[0]])
         place = np.minimum(lo + np.searchsorted(spans.ts[lo:hi], ts[mine]), max(hi - 1, 0))

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import polars as pl
 
+from stepscope.core.arrays import distinct_values
 from stepscope.core.schema import TRACKS
 from stepscope.readers.common.columns import device_table, whole_number
 
@@ -124,7 +125,7 @@ def build_tracks(
     labels = {_plain(key): texts for key, texts in columns.threads.items()}
     process = {pid: t for (pid, _), texts in labels.items() if (t := texts.get("process_name"))}
     process_label = {pid: t for (pid, _), texts in labels.items() if (t := texts.get("process_labels"))}
-    memory_types = {int(t) for block in columns.memory["type"].blocks for t in np.unique(block)}
+    memory_types = {int(t) for block in columns.memory["type"].blocks for t in distinct_values(block)}
     kind_of_device = device_type(meta, columns.cats, columns.names, memory_types)
     # Ascend lists the calls of its libraries as a process of its own, by the threads that called them.
     caller = {tid: pid for pid, tid in (_plain(key[:2]) for key in columns.tracks) if process.get(pid) == "Python"}
@@ -172,7 +173,7 @@ def build_tracks(
     memory_index = {
         int(i)
         for kind, index in zip(columns.memory["type"].blocks, columns.memory["index"].blocks, strict=True)
-        for i in np.unique(index[kind != _HOST_TYPE])
+        for i in distinct_values(index[kind != _HOST_TYPE])
         if _ordinal(int(i)) is not None
     }
     devices.own_memory(memory_index)

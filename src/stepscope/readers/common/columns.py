@@ -60,7 +60,9 @@ class Column:
         self.blocks: list[NDArray[Any]] = []
 
     def extend(self, values: list[Any] | NDArray[Any]) -> None:
-        """Append a block. Nulls and values that do not fit 64 bits become ABSENT (integers) or NaN (floats)."""
+        """Append a block. Nulls and values that do not fit become ABSENT (0 if unsigned) or NaN (floats)."""
+        if self.dtype is np.uint64 and isinstance(values, np.ndarray):
+            values = np.maximum(values, 0)  # NumPy would make large numbers of negative ones
         try:
             block = np.asarray(values, dtype=self.dtype)
         except (TypeError, ValueError, OverflowError):

@@ -15,6 +15,7 @@ import polars as pl
 
 from stepscope.core import intervals
 from stepscope.core import names as rules
+from stepscope.core.arrays import distinct_values
 from stepscope.core.machine import threads_for
 from stepscope.core.schema import CATEGORIES, DEVICE_WORK, SPANS, STEPS, TRACKS, Category
 from stepscope.core.soundness import LONGEST_NS
@@ -434,7 +435,7 @@ def steps_of(
     A step noted on several threads counts once: on the thread that has most of them.
     """
     rows = np.flatnonzero(is_step)
-    of_name = {i: number_of(texts[i]) for i in np.unique(spans.name[rows]).tolist()}
+    of_name = {i: number_of(texts[i]) for i in distinct_values(spans.name[rows]).tolist()}
     numbers = {i: n for i, n in of_name.items() if n is not None and abs(n) < 2**31}
     rows = rows[np.isin(spans.name[rows], list(numbers))]
     if rows.size:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
+from stepscope.core.arrays import distinct_values
 from stepscope.readers.common.record_columns import ABSENT, CONSTANTS, NUMBER, Column, Rows
 from stepscope.readers.common.unpickle_layout import Kind, Layout, layout_of
 
@@ -406,7 +407,7 @@ class _Reading:
         known = self.pool.of_memo
         codes = known[numbers]
         if codes.min() < 0:
-            for number in np.unique(numbers[codes < 0]).tolist():
+            for number in distinct_values(numbers[codes < 0]).tolist():
                 known[number] = self.pool.add(self.machine.get(number))
             codes = known[numbers]
         return codes

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import polars as pl
 
+from stepscope.core.arrays import distinct_values
 from stepscope.core.names import step_number
 from stepscope.core.schema import OPS
 from stepscope.readers.common.columns import ABSENT, nullable, text_column
@@ -158,7 +159,7 @@ def nvtx_ranges(db: Database, target: Target, names: Names, issues: IssueLog, en
 
 def _texts(db: Database, text_id: Rows, where: str) -> tuple[Rows, list[str]]:
     """For each range the number of its text, and the texts: in the table itself or, by id, in StringIds."""
-    ids = np.unique(text_id[text_id != ABSENT])
+    ids = distinct_values(text_id[text_id != ABSENT])
     known = db.texts("StringIds", ids.tolist())
     interned = Names()
     interned.code("")

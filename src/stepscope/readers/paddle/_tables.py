@@ -15,6 +15,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.core import names
+from stepscope.core.arrays import distinct_values
 from stepscope.core.schema import (
     ALLOCATIONS,
     COLLECTIVES,
@@ -132,7 +133,7 @@ def _place(text: str) -> int | None:
 def _devices(recording: Recording, indices: set[int]) -> pl.DataFrame:
     """The host, then the accelerators in order of their index."""
     properties = {p["id"]: p for p in recording.devices if isinstance(p.get("id"), int)}
-    used = np.unique(recording.runtime["name"]).tolist()
+    used = distinct_values(recording.runtime["name"]).tolist()
     kind = device_type({"deviceProperties": recording.devices}, (), (recording.names[i] for i in used))
     rows: list[tuple[Any, ...]] = [(0, "cpu", None, None, None, None, None)]
     for index in sorted({*indices, *properties}):
@@ -169,7 +170,7 @@ def kernels(recording: Recording, place: Rows, all_rows: Rows, name: NDArray[np.
     """The `kernels` table: every kernel span, with its launch configuration where recorded."""
     if not all_rows.size:
         return KERNELS.empty()
-    used = np.unique(name[all_rows])
+    used = distinct_values(name[all_rows])
     is_tc = np.zeros(len(recording.names), bool)
     is_tc[used] = [names.is_tensor_core(recording.names[i]) for i in used.tolist()]
     whole = pl.DataFrame({"span_id": all_rows.astype(np.uint32), "tensor_core": is_tc[name[all_rows]]})
@@ -190,7 +191,7 @@ def transfers(recording: Recording, place: Rows, name: NDArray[np.uint32]) -> pl
     if not rows.size:
         return TRANSFERS.empty()
     codes = name[rows]
-    used = set(np.unique(codes).tolist())
+    used = set(distinct_values(codes).tolist())
     kinds = [names.transfer_kind(text) if i in used else None for i, text in enumerate(recording.names)]
     frame = pl.DataFrame({
         "span_id": rows.astype(np.uint32),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from stepscope.core.arrays import distinct_values
 from stepscope.core.errors import StepscopeError
 from stepscope.readers.common.columns import ABSENT, Column, Interned, columns_of
 from stepscope.readers.common.protobuf import BYTES, DOUBLE, FIXED, INT, MANY, Wire
@@ -440,11 +441,11 @@ class Decoder:
             default, _ = self._default_clock.find(clears, packet, sequence, np.zeros(packet.size, np.int64))
             clock = np.where((clock < 0) & (default != ABSENT), default, clock)
         clock[clock < 0] = primary
-        for number in np.unique(clock[clock != primary]).tolist():
+        for number in distinct_values(clock[clock != primary]).tolist():
             rows = np.flatnonzero((clock == number) & (events["ts"] != ABSENT))
             groups = [(0, rows)]
             if number in _OF_SEQUENCE:
-                groups = [(s, rows[sequence[rows] == s]) for s in np.unique(sequence[rows]).tolist()]
+                groups = [(s, rows[sequence[rows] == s]) for s in distinct_values(sequence[rows]).tolist()]
             for of_sequence, some in groups:
                 marks = [
                     snapshot

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from stepscope.core.arrays import distinct_values
 from stepscope.readers.chrome.event_columns import OLD_SPELLING
 from stepscope.readers.chrome.events import ATTRIBUTES
 from stepscope.readers.common.columns import ABSENT, columns_of, whole_number
@@ -81,7 +82,7 @@ class State:
         return values, int((values[missing] != ABSENT).sum())
 
     def _nearest(self, clears: tuple[Rows, Rows], packet: Rows, sequence: Rows, ids: Rows) -> Rows:
-        known_ids, known_sequences = np.unique(self.id), np.unique(self.sequence)
+        known_ids, known_sequences = distinct_values(self.id), distinct_values(self.sequence)
         cleared = np.isin(clears[1], known_sequences)
         marks = np.sort(_rank(known_sequences, clears[1][cleared]) << 32 | clears[0][cleared])
 
@@ -206,7 +207,7 @@ class Arguments:
             some, kinds, raw = self._by_key.get(key, (None, None, None))
             if some is None or kinds is None or raw is None:
                 continue
-            for kind in np.unique(kinds).tolist():
+            for kind in distinct_values(kinds).tolist():
                 mine = np.flatnonzero(kinds == kind)
                 distinct, place = np.unique(raw[mine], return_inverse=True)
                 rows.append(some[mine])

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from stepscope.core.arrays import distinct_values
 from stepscope.core.errors import CorruptInput
 from stepscope.core.files import rank_in
 from stepscope.core.trace import Meta, Trace
@@ -224,7 +225,7 @@ class _Lanes:
 
     def __init__(self, recording: Recording) -> None:
         self.tracks = recording.tracks
-        self.ids = np.unique(recording.events["track"])
+        self.ids = distinct_values(recording.events["track"])
         self._by_pid = {t.pid: t for t in self.tracks.values() if t.kind == "process" and t.pid is not None}
         self._names: dict[int, str] = {}
         self._taken: set[tuple[Any, Any]] = set()
@@ -381,7 +382,7 @@ def _add_flows(
     is_launch &= correlation[tails] == correlation[heads]
     if is_launch.any():
         columns.has_launch_flows = True
-        columns.launch_flows.extend(np.unique(correlation[tails[is_launch]]))
+        columns.launch_flows.extend(distinct_values(correlation[tails[is_launch]]))
     plain = ~is_launch & ~is_device[tails]
     nothing = columns.cats.codes([None], MOST_CATS)[0]
     numbers = np.arange(plain.sum())

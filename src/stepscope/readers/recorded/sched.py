@@ -15,6 +15,7 @@ import polars as pl
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from stepscope.core.arrays import distinct_values
 from stepscope.core.errors import StepscopeError
 from stepscope.core.intervals import union
 from stepscope.core.schema import SCHED, SPANS, TRACKS
@@ -195,7 +196,7 @@ def _without_losses(spans: Spans, losses: list[tuple[int, int, int]]) -> Spans:
         return spans
     cores, lows, highs = (np.array(column, np.int64) for column in zip(*losses, strict=True))
     bad = spans.is_wait & _overlaps(spans, lows, highs)
-    for core in np.unique(cores).tolist():
+    for core in distinct_values(cores).tolist():
         mine = cores == core
         bad |= ~spans.is_wait & (spans.core == core) & _overlaps(spans, lows[mine], highs[mine])
     keep = ~bad
@@ -239,7 +240,7 @@ def _joined(trace: Trace, events: Events, pids: set[int], issues: IssueLog) -> T
     origin = trace.meta.origin_unix_ns or 0
     start = np.maximum(_unix_ns(events, spans.start_ns) - origin, first)
     end = np.minimum(_unix_ns(events, spans.end_ns) - origin, last)
-    of_thread, process = np.unique(spans.tid), _process_of(events)
+    of_thread, process = distinct_values(spans.tid), _process_of(events)
     wanted = np.array([process.get(tid, tid) in pids for tid in of_thread.tolist()], np.bool_)
     at = np.flatnonzero((end > start) & wanted[np.searchsorted(of_thread, spans.tid)])
     if not at.size:

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.core import files
+from stepscope.core.arrays import distinct_values
 from stepscope.core.errors import CorruptInput
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ def record_starts(content: bytes) -> Ints:
     on_way[0] = True
     reached = np.zeros(1, np.int64)
     while True:
-        more = np.unique(jump[reached])
+        more = distinct_values(jump[reached])
         more = more[~on_way[more]]
         if not more.size:
             break

@@ -15,6 +15,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.core import intervals
+from stepscope.core.arrays import distinct_values
 from stepscope.core.hardware import known
 from stepscope.core.names import is_tensor_core, transfer_kind
 from stepscope.core.schema import ALLOCATIONS, DEVICE_TYPES, DEVICES, HLO_OPS, KERNEL_METRICS, KERNELS, STEPS, TRANSFERS
@@ -249,7 +250,7 @@ def _categories(
         np.uint8
     )
     category[is_host & is_hlo] = CODE["operator"]
-    used = np.unique(spans.name)
+    used = distinct_values(spans.name)
     on_host, on_device = (np.full(len(texts), 255, np.uint8) for _ in range(2))
     for code in used.tolist():
         text = texts[code]
@@ -282,7 +283,7 @@ def _steps_of_devices(
 ) -> tuple[pl.DataFrame, pl.Series]:
     """Steps as the devices have them, where the host marked none: each as long as on the device that took longest."""
     frames = []
-    for device in np.unique(lines.device[lines.is_steps]).tolist():
+    for device in distinct_values(lines.device[lines.is_steps]).tolist():
         rows = np.flatnonzero(lines.is_steps[line] & (lines.device[line] == device))
         rows = rows[[texts[code].isdecimal() and len(texts[code]) < 10 for code in spans.name[rows].tolist()]]
         number = np.array([int(texts[code]) for code in spans.name[rows].tolist()], np.int64)

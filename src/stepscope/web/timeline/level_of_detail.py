@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from stepscope.core.arrays import distinct_values
 from stepscope.core.intervals import enclosing
 
 if TYPE_CHECKING:
@@ -211,7 +212,7 @@ def nested_depths(track: Ints, start: Ints, end: Ints) -> Ints:
     depth_of = _nesting(parents)
     crossing = _crossing(parents, end)
     if crossing.size:
-        mine = np.flatnonzero(np.isin(track, np.unique(track[crossing])))
+        mine = np.flatnonzero(np.isin(track, distinct_values(track[crossing])))
         depth_of[mine] = _layered(track[mine], start[mine], end[mine])
     return depth_of
 
