@@ -58,7 +58,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "hint: on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 
 # Both stamps install the package as a link to src, so that neither goes stale when the code changes; but what is compiled.
-COMPILED := scripts/build_hook.py src/stepscope/readers/chrome/scan.c
+COMPILED := scripts/build_hook.py src/stepscope/readers/chrome/scan.c src/stepscope/core/nesting.c
 
 $(VENV)/.runs: pyproject.toml $(COMPILED) | $(VENV)/bin/python
 	$(PIP) --editable .

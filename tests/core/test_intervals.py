@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+from unittest import mock
+
 import numpy as np
 import pytest
+from c_libraries import COMPILER, library_of
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stepscope.core import compiled
 from stepscope.core import intervals as iv
 
 SMALL = st.integers(-8, 24)
@@ -52,6 +56,21 @@ def parents_by_stack(groups, starts, ends):
         found.append(stack[-1] if stack else -1)
         stack.append(row)
     return found
+
+
+@pytest.fixture(autouse=True, scope="module", params=["compiled", "numpy"])
+def _way(request, tmp_path_factory):
+    """All of it with the compiled loops and without."""
+    if request.param == "compiled" and COMPILER is None:
+        pytest.skip("there is no C compiler: then nothing is compiled")
+    compiled._nesting.cache_clear()
+    path = tmp_path_factory.mktemp("library")
+    if request.param == "compiled":
+        path = library_of(compiled.NESTING.with_name("nesting.c"), path)
+    with mock.patch.object(compiled, "NESTING", path):
+        assert (compiled._nesting() is not None) is (request.param == "compiled")
+        yield
+    compiled._nesting.cache_clear()
 
 
 class TestUnion:

@@ -6,7 +6,8 @@ Python and nothing is rounded. Results are new arrays or views; arguments are ne
 
 Groups (one thread, one stream) are handled by laying them end to end on one axis, so that a single sorted pass serves
 all of them. Nesting asks one question, "which is the last earlier interval that is still open?", for all rows at
-once in a tree of maxima of ends: O(n log n) whatever the depth and whether or not intervals overlap partially.
+once in a tree of maxima of ends: O(n log n) whatever the depth and whether or not intervals overlap partially. Where
+`nesting.c` is compiled, it goes through the rows once.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from stepscope.core import compiled
 from stepscope.core.arrays import distinct_values
 
 if TYPE_CHECKING:
@@ -194,6 +196,9 @@ def _nested(n: int, of: Callable[[Ints], tuple[Ints, Ints, NDArray[np.integer]]]
 
 
 def _enclosing(starts: Ints, ends: Ints, groups: NDArray[np.integer]) -> Ints:
+    done = compiled.enclosing(starts, ends, groups)
+    if done is not None:
+        return done
     n = starts.size
     parents = np.full(n, -1, np.int64)
     if n < 2:
@@ -223,6 +228,9 @@ def _enclosing(starts: Ints, ends: Ints, groups: NDArray[np.integer]) -> Ints:
 
 def nearest(parents: NDArray[Row], wanted: Bools) -> NDArray[Row]:
     """For each row the nearest wanted row among itself and its ancestors, -1 if none is wanted."""
+    done = compiled.nearest(parents, wanted)
+    if done is not None:
+        return done
     target = parents.copy()
     # Parents mostly come before their children, and not far: piece by piece, most of them are done already.
     for low in range(0, parents.size, _NEAR):

@@ -28,8 +28,8 @@ _T = TypeVar("_T")
 
 _CGROUP = Path("/sys/fs/cgroup")
 _UNKNOWN_BYTES = 4 << 30
-#: Work on fewer rows is done before another thread would have begun; of more rows, memory is what is scarce.
-_LEAST_ROWS, _MOST_ROWS = 100_000, 10_000_000
+#: With fewer rows threads mostly wait for each other (the GIL), which costs what they gain; of more, memory is scarce.
+_LEAST_ROWS, _MOST_ROWS = 400_000, 10_000_000
 #: How large the cache may be: bytes, and the share of what is free on its disk.
 _DEFAULT_BYTES, _DEFAULT_SHARE = 5 * 10**9, 0.1
 _NO = ("0", "off", "no", "false")

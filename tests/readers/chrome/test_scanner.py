@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
-import subprocess
 from unittest import mock
 
 import numpy as np
 import pytest
+from c_libraries import COMPILER, library_of
 from chrome_traces import arrow, call, kernel, label, op, x
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +20,6 @@ from stepscope.readers.chrome.scanner import Scanner
 from stepscope.readers.common.source import Source
 
 SOURCE = scanner.LIBRARY.with_name("scan.c")
-COMPILER = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no C compiler: then nothing is compiled")
 
@@ -29,9 +27,7 @@ pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no C compiler
 @pytest.fixture(scope="module", autouse=True)
 def library(tmp_path_factory):
     """The library of this source, whether or not the installation has one."""
-    path = tmp_path_factory.mktemp("library") / "scan.so"
-    options = ("-O2", "-std=c11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC")
-    subprocess.run([COMPILER, *options, "-o", str(path), str(SOURCE)], check=True)
+    path = library_of(SOURCE, tmp_path_factory.mktemp("library"))
     scanner._library.cache_clear()
     with mock.patch.object(scanner, "LIBRARY", path):
         assert scanner.is_there()

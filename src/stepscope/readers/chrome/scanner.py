@@ -7,7 +7,6 @@ stands, to the decoder of `json`, which also says what is damaged. So what a fil
 from __future__ import annotations
 
 import ctypes
-import os
 import weakref
 from functools import cache
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 
+from stepscope.core import compiled
 from stepscope.readers.chrome.events import Args
 
 if TYPE_CHECKING:
@@ -102,13 +102,8 @@ class Batch(msgspec.Struct, frozen=True):
 
 @cache
 def _library() -> ctypes.CDLL | None:
-    if os.environ.get("STEPSCOPE_PURE_PYTHON") == "1" or not LIBRARY.exists():
-        return None
-    try:
-        library = ctypes.CDLL(str(LIBRARY))
-    except OSError:  # built for another machine
-        return None
-    if library.scan_version() != _VERSION:  # built of an older source
+    library = compiled.library(LIBRARY, "scan", _VERSION)
+    if library is None:
         return None
     pointer, number, size = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
     library.scan_new.restype = library.scan_texts.restype = pointer
