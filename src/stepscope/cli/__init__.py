@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:  # the process is ours
         # At its end Python would collect garbage in all imported modules once more: 80 ms for nothing.
         atexit.register(gc.freeze)
-        gc.set_threshold(10_000, 20, 20)  # imports make few cycles, and the usual 700 objects cost 40 ms of searching
+        gc.set_threshold(100_000, 20, 20)  # imports make few cycles, and the usual 700 objects cost 60 ms of searching
         sys.excepthook = lambda *crash: _show("".join(traceback.format_exception(*crash)))
     try:
         code = command.main(list(arguments), "stepscope", obj=tuple(arguments), standalone_mode=False)

@@ -121,6 +121,10 @@ def map_names(series: pl.Series, fn: Callable[[str], Any], dtype: pl.DataType | 
         one[at[piece]] = np.arange(piece.start, min(piece.stop, at.size))
     used = np.flatnonzero(one >= 0)
     mapped = [None if name is None else fn(name) for name in series[one[used]].to_list()]
+    if dtype == pl.Boolean() and None not in mapped:
+        is_so = np.zeros(one.size, np.bool_)
+        is_so[used] = mapped
+        return pl.Series(series.name, is_so[at])
     values = pl.Series(series.name, mapped, dtype=dtype)
     place = np.zeros(one.size, np.uint32)  # of each number among those in use
     place[used] = np.arange(used.size)

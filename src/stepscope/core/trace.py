@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping  # noqa: TC003  stored traces are read by these types
 from dataclasses import dataclass, field
-from html import escape
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -448,6 +447,8 @@ def _about(meta: Meta) -> str:
 
 def _element(title: str, about: str, heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     """A small table with a heading, as HTML in which all text is escaped."""
+    from html import escape
+
     head = "".join(f"<th>{escape(word)}</th>" for word in heads)
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     what = f"<b>{escape(title)}</b><br>{escape(about)}"

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from stepscope.analyses.common.span_lookup import nearest_span, of_spans
+from stepscope.analyses.common.span_lookup import in_rows, nearest_span, of_spans
 from stepscope.core.collectives import HOST_LIBRARIES, RECORDED, kinds_of, library_of, talks_to_ranks
 from stepscope.core.intervals import Intervals, apart, difference, either, locate, union
 from stepscope.core.names import kernel_class, map_names
@@ -154,7 +154,7 @@ def _outer(
     rows = low + np.flatnonzero(wanted[low:high])
     if not rows.size:
         return rows
-    above = parents[low:high].cast(pl.Int64).fill_null(-1).to_numpy()[rows - low]
+    above = in_rows(parents, rows).cast(pl.Int64).fill_null(-1).to_numpy()
     inside = (above >= 0) & wanted[above] & (starts[above] + durations[above] >= starts[rows] + durations[rows])
     outer: NDArray[np.int64] = rows[~inside]
     return outer
