@@ -1,9 +1,13 @@
-"""Distinct values are those of NumPy, in its type and order."""
+"""Distinct values are those of NumPy, in its type and order; which libraries are used.
+
+What the compiled loops compute is compared in `test_intervals.py`.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from c_libraries import COMPILER, library_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -46,3 +50,45 @@ def test_what_is_given_stays_as_it_is():
     distinct_values(values)[0] = 9
     distinct_values(values[:1])[0] = 9
     assert values.tolist() == [2, 1, 2]
+
+
+@pytest.fixture
+def nesting(tmp_path, monkeypatch):
+    """The library of this source."""
+    if COMPILER is None:
+        pytest.skip("there is no C compiler: then nothing is compiled")
+    path = library_of(_arrays.NESTING.with_name("nesting.c"), tmp_path)
+    monkeypatch.setattr(_arrays, "NESTING", path)
+    _arrays._nesting.cache_clear()
+    yield path
+    _arrays._nesting.cache_clear()
+
+
+def test_one_of_another_version_is_not_used(nesting):
+    assert _arrays.library(nesting, "nesting", _arrays._VERSION) is not None
+    assert _arrays.library(nesting, "nesting", _arrays._VERSION + 1) is None
+
+
+def test_one_of_another_machine_is_not_used(tmp_path):
+    (tmp_path / "other.so").write_bytes(b"\x7fELF of another machine")
+    assert _arrays.library(tmp_path / "other.so", "other", 1) is None
+    assert _arrays.library(tmp_path / "missing.so", "missing", 1) is None
+
+
+def test_none_is_used_where_pure_python_is_asked_for(nesting, monkeypatch):
+    monkeypatch.setenv("STEPSCOPE_PURE_PYTHON", "1")
+    assert _arrays.library(nesting, "nesting", _arrays._VERSION) is None
+
+
+@pytest.mark.usefixtures("nesting")
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_row_numbers_keep_their_type_and_columns_need_not_be_in_one_piece(dtype):
+    parents = np.array([-1, 9, 0, 9, 1, 9], dtype)[::2]  # of three rows
+    found = _arrays.compiled_nearest(parents, np.array([True, False, True, False, False, True])[::2])
+    assert found is not None
+    assert (found.dtype, found.tolist()) == (dtype, [0, 1, 1])
+
+
+@pytest.mark.usefixtures("nesting")
+def test_other_row_numbers_are_left_to_numpy():
+    assert _arrays.compiled_nearest(np.array([-1, 0], np.int16), np.array([True, False])) is None

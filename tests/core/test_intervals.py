@@ -8,7 +8,7 @@ from c_libraries import COMPILER, library_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.core import compiled
+from stepscope.core import arrays as _arrays
 from stepscope.core import intervals as iv
 
 SMALL = st.integers(-8, 24)
@@ -63,14 +63,14 @@ def _way(request, tmp_path_factory):
     """All of it with the compiled loops and without."""
     if request.param == "compiled" and COMPILER is None:
         pytest.skip("there is no C compiler: then nothing is compiled")
-    compiled._nesting.cache_clear()
+    _arrays._nesting.cache_clear()
     path = tmp_path_factory.mktemp("library")
     if request.param == "compiled":
-        path = library_of(compiled.NESTING.with_name("nesting.c"), path)
-    with mock.patch.object(compiled, "NESTING", path):
-        assert (compiled._nesting() is not None) is (request.param == "compiled")
+        path = library_of(_arrays.NESTING.with_name("nesting.c"), path)
+    with mock.patch.object(_arrays, "NESTING", path):
+        assert (_arrays._nesting() is not None) is (request.param == "compiled")
         yield
-    compiled._nesting.cache_clear()
+    _arrays._nesting.cache_clear()
 
 
 class TestUnion:

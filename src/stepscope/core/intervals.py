@@ -18,8 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.core import compiled
-from stepscope.core.arrays import distinct_values
+from stepscope.core.arrays import compiled_enclosing, compiled_nearest, distinct_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -196,7 +195,7 @@ def _nested(n: int, of: Callable[[Ints], tuple[Ints, Ints, NDArray[np.integer]]]
 
 
 def _enclosing(starts: Ints, ends: Ints, groups: NDArray[np.integer]) -> Ints:
-    done = compiled.enclosing(starts, ends, groups)
+    done = compiled_enclosing(starts, ends, groups)
     if done is not None:
         return done
     n = starts.size
@@ -228,7 +227,7 @@ def _enclosing(starts: Ints, ends: Ints, groups: NDArray[np.integer]) -> Ints:
 
 def nearest(parents: NDArray[Row], wanted: Bools) -> NDArray[Row]:
     """For each row the nearest wanted row among itself and its ancestors, -1 if none is wanted."""
-    done = compiled.nearest(parents, wanted)
+    done = compiled_nearest(parents, wanted)
     if done is not None:
         return done
     target = parents.copy()

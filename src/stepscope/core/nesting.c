@@ -3,7 +3,7 @@
 
 #include <stdint.h>
 
-/* To be raised, here and in `compiled.py`, with whatever both have to agree on. */
+/* To be raised, here and in `arrays.py`, with whatever both have to agree on. */
 #define VERSION 1
 
 int32_t nesting_version(void) { return VERSION; }

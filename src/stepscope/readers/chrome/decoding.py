@@ -192,9 +192,9 @@ class _Scanned:
             columns.phases.add("X")
             self._add_spans(batch, spans)
         if spans.size < batch.n:
-            others = np.flatnonzero(~is_span)
-            columns.phases |= {chr(code) for code in distinct_values(phase[others]).tolist()}
-            timed = others[~_is_absent(batch.fields["ts"][others])]
+            moments = np.flatnonzero(~is_span)
+            columns.phases |= {chr(code) for code in distinct_values(phase[moments]).tolist()}
+            timed = moments[~_is_absent(batch.fields["ts"][moments])]
             is_instant = np.isin(phase[timed], _INSTANT)
             if is_instant.any():
                 self._add_instants(batch, timed[is_instant])

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 
-from stepscope.core import compiled
+from stepscope.core import arrays
 from stepscope.readers.chrome.events import Args
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Batch(msgspec.Struct, frozen=True):
 
 @cache
 def _library() -> ctypes.CDLL | None:
-    library = compiled.library(LIBRARY, "scan", _VERSION)
+    library = arrays.library(LIBRARY, "scan", _VERSION)
     if library is None:
         return None
     pointer, number, size = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
