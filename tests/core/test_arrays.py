@@ -22,6 +22,7 @@ TYPES = (np.int8, np.uint8, np.uint16, np.uint32, np.int64, np.uint64, np.float6
 def _few(monkeypatch):
     """As if there were many values."""
     monkeypatch.setattr(_arrays, "_FEW", 2)
+    monkeypatch.setattr(_arrays, "_PIECE", 7)
 
 
 @pytest.mark.parametrize("dtype", TYPES)

@@ -22,6 +22,7 @@ _VERSION = 1
 _FEW = 100
 #: Numbers that lie in a range of so many are marked in it, and not sorted.
 _SMALL_RANGE = 1 << 12
+_PIECE = 1 << 17
 
 
 def distinct_values(values: NDArray[_T]) -> NDArray[_T]:
@@ -39,8 +40,10 @@ def distinct_values(values: NDArray[_T]) -> NDArray[_T]:
     width = int(high) - int(low) + 1
     if width <= max(_SMALL_RANGE, 2 * values.size):
         is_there = np.zeros(width, np.bool_)
-        # Signed numbers of few bits could not hold the difference.
-        is_there[values.astype(np.int64) - int(low) if values.dtype.kind == "i" else values - low] = True
+        for begin in range(0, values.size, _PIECE):
+            piece = values[begin : begin + _PIECE]
+            # Signed numbers of few bits could not hold the difference.
+            is_there[piece.astype(np.int64) - int(low) if values.dtype.kind == "i" else piece - low] = True
         in_range: NDArray[_T] = np.flatnonzero(is_there).astype(values.dtype) + low
         return in_range
     ordered = np.sort(values)
