@@ -43,8 +43,10 @@ _ALIGNED = 64
 
 def mapped(column: pl.Series) -> pl.Series:
     """The same column, in a file if it has many numbers or categories."""
+    if column.len() < LEAST_ROWS:
+        return column
     physical = column.to_physical()
-    if column.len() < LEAST_ROWS or physical.dtype not in _FORMATS:
+    if physical.dtype not in _FORMATS:
         return column
     validity, values = b"", physical
     if physical.null_count():

@@ -123,6 +123,7 @@ def is_there() -> bool:
     return _library() is not None
 
 
+@cache
 def _wanted(*, exact: bool) -> tuple[list[_Wanted], list[_Wanted]]:
     """The fields of an event, the phase first, and those of its arguments."""
     time = _NANOSECONDS if exact else _FLOAT
