@@ -91,5 +91,8 @@ def test_row_numbers_keep_their_type_and_columns_need_not_be_in_one_piece(dtype)
 
 
 @pytest.mark.usefixtures("nesting")
-def test_other_row_numbers_are_left_to_numpy():
-    assert _arrays.compiled_nearest(np.array([-1, 0], np.int16), np.array([True, False])) is None
+@pytest.mark.parametrize(
+    ("parents", "n_wanted"), [(np.array([-1, 0], np.int16), 2), (np.array([-1, 2]), 2), (np.array([-1, 0]), 1)]
+)
+def test_what_are_no_row_numbers_is_left_to_numpy(parents, n_wanted):
+    assert _arrays.compiled_nearest(parents, np.zeros(n_wanted, np.bool_)) is None

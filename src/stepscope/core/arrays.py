@@ -89,9 +89,11 @@ def compiled_enclosing(
 
 
 def compiled_nearest(parents: NDArray[_Row], wanted: NDArray[np.bool_]) -> NDArray[_Row] | None:
-    """As `intervals.nearest`; None if nothing is compiled, or for row numbers of another type than 32 or 64 bits."""
+    """As `intervals.nearest`; None if nothing is compiled, or if these are no row numbers of 32 or 64 bits."""
     nesting = _nesting()
     if nesting is None or parents.dtype not in (np.int32, np.int64):
+        return None
+    if parents.size != wanted.size or int(parents.max(initial=-1)) >= parents.size:  # as only damaged tables have them
         return None
     parents, wanted = np.ascontiguousarray(parents), np.ascontiguousarray(wanted, np.bool_)
     target = np.empty_like(parents)

@@ -8,8 +8,8 @@
 
 int32_t nesting_version(void) { return VERSION; }
 
-/* The parent of each row. A row's parents are those that were open before it, innermost first: their own parents. So
-   what has ended is passed over once and for all. */
+/* The parent of each row: the last row before it that is still open. All that are open are the row before, its parent,
+   the parent of that, and so on; those of them that have ended are never looked at again. */
 void nesting_enclosing(int64_t n, const int64_t *starts, const int64_t *ends, const int64_t *groups, int64_t *parents) {
     int64_t i, open = -1;
     for (i = 0; i < n; i++) {
@@ -20,7 +20,8 @@ void nesting_enclosing(int64_t n, const int64_t *starts, const int64_t *ends, co
     }
 }
 
-/* The nearest wanted row of each row and its ancestors: known of an ancestor that comes before the row. */
+/* For each row the nearest wanted one among itself and its ancestors, -1 if none is. An ancestor that comes before the
+   row has its answer already, which is then the row's too. */
 #define NEAREST(name, row)                                                                      \
     void name(int64_t n, const row *parents, const uint8_t *wanted, row *target) {              \
         int64_t i, at;                                                                          \
