@@ -5,6 +5,9 @@ What the compiled loops compute is compared in `test_intervals.py`.
 
 from __future__ import annotations
 
+from pathlib import Path
+from unittest import mock
+
 import numpy as np
 import pytest
 from c_libraries import COMPILER, library_of
@@ -96,3 +99,32 @@ def test_row_numbers_keep_their_type_and_columns_need_not_be_in_one_piece(dtype)
 )
 def test_what_are_no_row_numbers_is_left_to_numpy(parents, n_wanted):
     assert _arrays.compiled_nearest(parents, np.zeros(n_wanted, np.bool_)) is None
+
+
+@pytest.mark.usefixtures("nesting")
+def test_columns_of_different_lengths_are_left_to_numpy():
+    rows, times, wanted = np.zeros(1, np.uint32), np.zeros(1, np.int64), np.zeros(1, np.bool_)
+    assert _arrays.compiled_around(rows, rows, (times, times), wanted) is not None
+    assert _arrays.compiled_around(rows, rows, (times, times[:0]), wanted) is None
+
+
+@pytest.mark.usefixtures("nesting")
+def test_parents_in_a_circle_end_nowhere():
+    parents, times = np.array([1, 0], np.uint32), np.zeros(2, np.int64)
+    found = _arrays.compiled_around(parents, parents, (times, times), np.zeros(2, np.bool_))
+    assert found is not None
+    assert found.tolist() == [2**32 - 1] * 2
+
+
+@pytest.mark.parametrize("way", ["compiled", "numpy"])
+@pytest.mark.parametrize("low", [0, 7, 2**32 - 30])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(values=st.lists(st.integers(0, 29), max_size=40))
+def test_values_are_numbered_as_they_come(nesting, way, low, values):
+    with mock.patch.object(_arrays, "NESTING", nesting if way == "compiled" else Path("none")):
+        _arrays._nesting.cache_clear()
+        assert (_arrays._nesting() is not None) is (way == "compiled")
+        first, number = _arrays.numbered(np.array(values, np.uint32) + np.uint32(low))
+    distinct = list(dict.fromkeys(values))
+    assert first.tolist() == [values.index(value) for value in distinct]
+    assert number.tolist() == [distinct.index(value) for value in values]

@@ -73,6 +73,28 @@ def _way(request, tmp_path_factory):
     _arrays._nesting.cache_clear()
 
 
+def _innermost(row, parents, starts, lengths, wanted):
+    at, parent = row, parents[row] if row != iv.NO_ROW else row
+    while at != iv.NO_ROW:
+        if wanted[at] and (at in (row, parent) or starts[at] + lengths[at] > starts[row]):
+            return at
+        at = parents[at]
+    return iv.NO_ROW
+
+
+@given(
+    st.lists(st.tuples(st.integers(-1, 20), st.integers(0, 9), st.integers(0, 9), st.booleans()), max_size=20),
+    st.lists(st.integers(-1, 20), max_size=9),
+)
+def test_the_innermost_wanted_row_is_the_row_or_one_around_it_that_was_open(rows, asked):
+    parents = np.array([up if up < i else -1 for i, (up, *_) in enumerate(rows)], np.int64).astype(np.uint32)
+    starts, lengths = (np.array([row[i] for row in rows], np.int64) for i in (1, 2))
+    wanted = np.array([row[3] for row in rows], np.bool_)
+    asked = np.array([row for row in asked if row < len(rows)], np.int64).astype(np.uint32)
+    expected = [_innermost(row, parents, starts, lengths, wanted) for row in asked.tolist()]
+    assert iv.innermost(asked, parents, (starts, lengths), wanted).tolist() == expected
+
+
 class TestUnion:
     def test_joins_what_overlaps_or_touches_and_drops_what_is_empty_or_reversed(self):
         found = iv.union(ints([5, 0, 2, 9, 12, 20]), ints([6, 2, 4, 9, 11, 22]))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import unicodedata
 
 import pytest
@@ -17,6 +18,14 @@ def test_facts_are_read_only():
     assert report.meta["ranks"] == 8
     with pytest.raises(TypeError):
         report.meta["ranks"] = 9
+
+
+def test_a_worker_process_can_hand_it_back():
+    report = Report("one fact", meta={"n_steps": 3}, more={"memory": [1]})
+    back = pickle.loads(pickle.dumps(report))
+    assert (back.headline, dict(back.meta), back.more) == ("one fact", {"n_steps": 3}, {"memory": [1]})
+    with pytest.raises(TypeError):
+        back.meta["n_steps"] = 4
 
 
 def test_it_prints_through_the_renderer_that_it_was_handed():

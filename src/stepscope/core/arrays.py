@@ -1,4 +1,4 @@
-"""What NumPy takes long for: distinct values, and how spans nest, which is compiled where this installation has it."""
+"""What NumPy takes long for: distinct values, and how spans nest. It is compiled where this installation has it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     _T = TypeVar("_T", bound=np.generic)
 
 NESTING = Path(__file__).with_name("_nesting.so")
-_VERSION = 1
+_VERSION = 2
 #: Of fewer values NumPy is as fast.
 _FEW = 100
 #: Numbers that lie in a range of so many are marked in it, and not sorted.
@@ -51,6 +51,34 @@ def distinct_values(values: NDArray[_T]) -> NDArray[_T]:
     return first
 
 
+def numbered(values: NDArray[np.uint32]) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
+    """The rows in which distinct values come first, in order, and for each row the number of its value among them.
+
+    >>> [column.tolist() for column in numbered(np.array([7, 5, 7], np.uint32))]
+    [[0, 1], [0, 1, 0]]
+    """
+    if not values.size:
+        return np.empty(0, np.int64), np.empty(0, np.uint32)
+    low = int(values.min())
+    width, nesting = int(values.max()) - low + 1, _nesting()
+    place, number = np.zeros(width, np.uint32), np.empty(values.size, np.uint32)
+    first = np.full(min(width, values.size), -1, np.int64)
+    if nesting is not None:
+        values = np.ascontiguousarray(values, np.uint32)
+        columns = (column.ctypes.data for column in (place, number, first))
+        return first[: nesting.nesting_numbered(values.size, values.ctypes.data, low, *columns)], number
+    row_of = np.full(width, -1, np.int64)
+    pieces = [slice(begin, begin + _PIECE) for begin in range(0, values.size, _PIECE)]
+    for piece in pieces[::-1]:
+        at = (values[piece] - low)[::-1]
+        row_of[at] = np.arange(piece.start + at.size - 1, piece.start - 1, -1)  # the last one that is written stays
+    first = np.sort(row_of[row_of >= 0])
+    place[values[first] - low] = np.arange(first.size)
+    for piece in pieces:
+        number[piece] = place[values[piece] - low]
+    return first, number
+
+
 def library(path: Path, name: str, version: int) -> ctypes.CDLL | None:
     """The library of this file, whose function `name`_version returns that version; None if there is none of use."""
     if os.environ.get("STEPSCOPE_PURE_PYTHON") == "1" or not path.exists():
@@ -70,8 +98,11 @@ def _nesting() -> ctypes.CDLL | None:
         size, pointer = ctypes.c_int64, ctypes.c_void_p
         loaded.nesting_enclosing.argtypes = [size, pointer, pointer, pointer, pointer]
         loaded.nesting_nearest_32.argtypes = loaded.nesting_nearest_64.argtypes = [size, pointer, pointer, pointer]
-        for function in (loaded.nesting_enclosing, loaded.nesting_nearest_32, loaded.nesting_nearest_64):
-            function.restype = None
+        loaded.nesting_around.argtypes = [size, pointer, size, *[pointer] * 5]
+        for name in ("enclosing", "nearest_32", "nearest_64", "around"):
+            getattr(loaded, f"nesting_{name}").restype = None
+        loaded.nesting_numbered.argtypes = [size, pointer, ctypes.c_uint32, *[pointer] * 3]
+        loaded.nesting_numbered.restype = size
     return loaded
 
 
@@ -99,4 +130,22 @@ def compiled_nearest(parents: NDArray[_Row], wanted: NDArray[np.bool_]) -> NDArr
     target = np.empty_like(parents)
     function = nesting.nesting_nearest_32 if parents.dtype == np.int32 else nesting.nesting_nearest_64
     function(parents.size, parents.ctypes.data, wanted.ctypes.data, target.ctypes.data)
+    return target
+
+
+def compiled_around(
+    asked: NDArray[np.uint32],
+    parents: NDArray[np.uint32],
+    times: tuple[NDArray[np.int64], NDArray[np.int64]],
+    wanted: NDArray[np.bool_],
+) -> NDArray[np.uint32] | None:
+    """As `intervals.innermost`; None if nothing is compiled, or if these columns are of different lengths."""
+    nesting = _nesting()
+    if nesting is None or len({parents.size, wanted.size, *(column.size for column in times)}) > 1:
+        return None
+    asked, parents = (np.ascontiguousarray(rows, np.uint32) for rows in (asked, parents))
+    starts, lengths = (np.ascontiguousarray(column, np.int64) for column in times)
+    wanted, target = np.ascontiguousarray(wanted, np.bool_), np.empty_like(asked)
+    at = (column.ctypes.data for column in (parents, starts, lengths, wanted, target))
+    nesting.nesting_around(asked.size, asked.ctypes.data, parents.size, *at)
     return target

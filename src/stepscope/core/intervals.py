@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.core.arrays import compiled_enclosing, compiled_nearest, distinct_values
+from stepscope.core.arrays import compiled_around, compiled_enclosing, compiled_nearest, distinct_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,6 +29,8 @@ Intervals = tuple[Ints, Ints]
 #: The type of row numbers, which may have 32 bits: many rows have several columns of them.
 Row = TypeVar("Row", bound=np.signedinteger)
 
+#: What stands for no row, where row numbers are unsigned.
+NO_ROW = 2**32 - 1
 _INT64_MAX = 2**63 - 1
 _CHUNK = 1 << 17  # rows per piece of work, so that the many temporary arrays stay in the CPU cache
 _NEAR = 1 << 15  # rows whose parents are looked up at once
@@ -244,6 +246,29 @@ def nearest(parents: NDArray[Row], wanted: Bools) -> NDArray[Row]:
             piece[pending] = at
             pending, at = pending[at >= 0], at[at >= 0]
     return target
+
+
+def innermost(
+    asked: NDArray[np.uint32], parents: NDArray[np.uint32], times: tuple[Ints, Ints], wanted: Bools
+) -> NDArray[np.uint32]:
+    """For each asked row the innermost wanted one among itself and those around it that were open when it began.
+
+    `times` are starts and lengths. Its parent was open, what is further out may have ended. `NO_ROW` stands for none.
+    """
+    done = compiled_around(asked, parents, times, wanted)
+    if done is not None:
+        return done
+    (starts, lengths), inner = times, np.full(asked.size, NO_ROW, np.uint32)
+    pending = np.flatnonzero(asked != NO_ROW)
+    at = asked[pending]
+    while pending.size:
+        began = asked[pending]
+        further = (at != began) & (at != parents[began])
+        fits = wanted[at] & ~(further & (starts[at] + lengths[at] <= starts[began]))
+        inner[pending[fits]] = at[fits]
+        pending, at = pending[~fits], parents[at[~fits]]
+        pending, at = pending[at != NO_ROW], at[at != NO_ROW]
+    return inner
 
 
 def stretches(parents: NDArray[Row], least: int = _STRETCH) -> Iterator[slice]:

@@ -1,10 +1,10 @@
-/* How spans nest: two loops that NumPy can only run as many passes over whole arrays. `intervals.py` says what they mean,
-   and does the same without them. */
+/* How spans nest, and which values are distinct: loops that NumPy can only run as many passes over whole arrays.
+   `intervals.py` and `arrays.py` say what they mean, and do the same without them. */
 
 #include <stdint.h>
 
 /* To be raised, here and in `arrays.py`, with whatever both have to agree on. */
-#define VERSION 1
+#define VERSION 2
 
 int32_t nesting_version(void) { return VERSION; }
 
@@ -33,3 +33,38 @@ void nesting_enclosing(int64_t n, const int64_t *starts, const int64_t *ends, co
 
 NEAREST(nesting_nearest_32, int32_t)
 NEAREST(nesting_nearest_64, int64_t)
+
+/* For each asked row the innermost wanted one among itself and those around it that were open when it began. Its parent
+   was, what is further out may have ended. A number that is none of a row stands for none. */
+void nesting_around(int64_t n_asked, const uint32_t *asked, int64_t n, const uint32_t *parents, const int64_t *starts,
+                    const int64_t *lengths, const uint8_t *wanted, uint32_t *target) {
+    int64_t i, n_passed;
+    for (i = 0; i < n_asked; i++) {
+        const uint32_t row = asked[i];
+        uint32_t at = row;
+        target[i] = UINT32_MAX;
+        for (n_passed = 0; at < n && n_passed <= n; n_passed++) { /* damaged tables may have circles */
+            if (wanted[at] && (n_passed <= 1 || starts[at] + lengths[at] > starts[row])) {
+                target[i] = at;
+                break;
+            }
+            at = parents[at];
+        }
+    }
+}
+
+/* Numbers distinct values in the order in which they come. `place` has a zero for each value from `low` on; `first` are
+   the rows in which values come first. Returns how many there are. */
+int64_t nesting_numbered(int64_t n, const uint32_t *values, uint32_t low, uint32_t *place, uint32_t *number,
+                         int64_t *first) {
+    int64_t i, n_distinct = 0;
+    for (i = 0; i < n; i++) {
+        uint32_t *mine = place + (values[i] - low);
+        if (!*mine) {
+            first[n_distinct++] = i;
+            *mine = (uint32_t)n_distinct;
+        }
+        number[i] = *mine - 1;
+    }
+    return n_distinct;
+}

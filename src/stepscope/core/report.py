@@ -151,6 +151,11 @@ class Report(msgspec.Struct, frozen=True, eq=False):
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "meta", MappingProxyType(dict(self.meta)))
 
+    def __reduce__(self) -> tuple[type[Report], tuple[object, ...]]:
+        """Worker processes hand reports back, and what makes facts read-only cannot be pickled."""
+        fields = (getattr(self, name) for name in self.__struct_fields__)
+        return type(self), tuple(dict(one) if isinstance(one, MappingProxyType) else one for one in fields)
+
     def __str__(self) -> str:
         return self.headline if self.to_text is None else self.to_text(self).rstrip("\n")
 

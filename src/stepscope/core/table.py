@@ -14,12 +14,13 @@ import msgspec
 import numpy as np
 import polars as pl
 
+from stepscope.core.arrays import numbered
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 #: The type of texts that recur.
 Name = pl.Categorical()
-_PIECE = 1 << 18  # rows whose places are looked up at once: NumPy makes each index eight bytes
 
 
 def no_number(dtype: pl.DataType) -> int:
@@ -113,26 +114,14 @@ def map_names(series: pl.Series, fn: Callable[[str], Any], dtype: pl.DataType | 
     series = series.cast(pl.Categorical()) if isinstance(series.dtype, pl.String) else series
     # By the categories' numbers, in NumPy: joining a table of names to the column is several times slower.
     codes = series.to_physical()
-    at = (codes.cast(pl.Int64).fill_null(-1) if codes.null_count() else codes).to_numpy()
-    at = at - low if (low := at.min()) else at
-    pieces = [slice(begin, begin + _PIECE) for begin in range(0, at.size, _PIECE)]
-    one = np.full(int(at.max()) + 1, -1, np.int64)  # some row of each number
-    for piece in pieces:
-        one[at[piece]] = np.arange(piece.start, min(piece.stop, at.size))
-    used = np.flatnonzero(one >= 0)
-    mapped = [None if name is None else fn(name) for name in series[one[used]].to_list()]
+    codes = (codes.cast(pl.UInt32) + 1).fill_null(0) if codes.null_count() else codes
+    first, number = numbered(codes.to_numpy())
+    mapped = [None if name is None else fn(name) for name in series[first].to_list()]
     if dtype == pl.Boolean() and None not in mapped:
-        is_so = np.zeros(one.size, np.bool_)
-        is_so[used] = mapped
-        return pl.Series(series.name, is_so[at])
+        return pl.Series(series.name, np.array(mapped, np.bool_)[number])
     values = pl.Series(series.name, mapped, dtype=dtype)
-    place = np.zeros(one.size, np.uint32)  # of each number among those in use
-    place[used] = np.arange(used.size)
-    of_row = np.empty(at.size, np.uint32)
-    for piece in pieces:
-        of_row[piece] = place[at[piece]]
     # `gather` is planned as a query, which takes longer than the work.
-    row_by_row: pl.Series = values[of_row]
+    row_by_row: pl.Series = values[number]
     return row_by_row
 
 

@@ -17,7 +17,16 @@ from stepscope.core.table import Column, Table
 from stepscope.core.units import count, counted, duration, percent, ranges, size
 from stepscope.reports._job import devices_of, measured, owners, runs_of
 from stepscope.reports._stragglers import Stragglers, stragglers_among
-from stepscope.reports._summary import AHEAD, ENDS, NO_DEVICE, SLOWEST_STEPS, TALK, gain_text, what_changes
+from stepscope.reports._summary import (
+    AHEAD,
+    ENDS,
+    LEAST_SHARE,
+    NO_DEVICE,
+    SLOWEST_STEPS,
+    TALK,
+    gain_text,
+    what_changes,
+)
 from stepscope.reports._tables import merged
 
 if TYPE_CHECKING:
@@ -51,7 +60,6 @@ FILES = Table(
 )
 _DEVICE_USE = "show device-utilisation"
 _SHOWN = 3
-_LEAST_SHARE = 0.01
 _LEAST_OF_BAR = 0.005  # of the bar
 _APART = 0.03  # smaller differences between ranks are not mentioned
 _NEARLY_ALL = 0.98
@@ -383,7 +391,7 @@ def _findings(summaries: Sequence[Summary], late: Sequence[Finding]) -> tuple[Fi
     for kind in kinds:
         of_rank = {i: cost for i, summary in enumerate(with_time) for cost in summary.costs if cost.kind == kind}
         finding = _finding(with_time, of_rank, whole)
-        if finding.share_ratio is None or finding.share_ratio >= _LEAST_SHARE * between:
+        if finding.share_ratio is None or finding.share_ratio >= LEAST_SHARE * between:
             candidates.append((kind, finding))
     by_worth = sorted(((k, f) for k, f in candidates if f.value_ns is not None), key=lambda kf: _worth(kf[1]))
     timed = by_worth[:_SHOWN]

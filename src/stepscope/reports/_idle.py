@@ -54,6 +54,7 @@ _HOST = {
     "python": ("The device waits for Python on the host", "python"),
     "unrecorded": ("The device waits for the host, in code that was not recorded", "with_stack"),
 }
+_SMALL = "Idle time too short to be looked into"
 _IN_A_RANGE = "The device waits for the host, in a range of the program without operators"
 #: An end of the recording that is a smaller part of the idle time at both ends is not named.
 _SMALL_END = 0.005
@@ -69,7 +70,8 @@ def idle_costs(work: pl.DataFrame, trace: Trace, scope: Scope, idle_ns: int) -> 
         return []
     work = work[["rank", "device_id", "span_id", "ts_ns", "end_ns", "launch_id", "op_id", "step", "name"]]
     begin = scope.low if scope.numbers else None
-    gaps = caused_gaps(work, trace.spans, trace.tracks, ("rank", "device_id"), calls=True, begin_ns=begin)
+    least_ns = scope.n_devices * scope.least_ns(idle_ns)
+    gaps = caused_gaps(work, trace.spans, trace.tracks, ("rank", "device_id"), calls_from_ns=least_ns, begin_ns=begin)
     starts = gaps["ts_ns"].to_numpy()
     inside = covered(scope.windows, starts, starts + gaps["dur_ns"].to_numpy())
     gaps = gaps.with_columns(ns=pl.Series(inside)).filter(pl.col("ns") > 0)
@@ -77,19 +79,22 @@ def idle_costs(work: pl.DataFrame, trace: Trace, scope: Scope, idle_ns: int) -> 
     costs = []
     is_launching = pl.col("cause").is_in(LAUNCHING) & pl.col("before_id").is_not_null()
     launching = gaps.filter(is_launching)
-    if is_launch_bound(launching, scope.n * scope.n_devices):
+    if sum_of(launching["ns"]) >= least_ns and is_launch_bound(launching, scope.n * scope.n_devices):
         gaps = gaps.filter(~is_launching)
         costs.append(_launching(launching, trace, scope))
     cost_of_cause = {
         "sync": _sync, "data_loading": _loading, "kernel_wait": _short, "other": _other, "unlinked": _unlinked,
     }  # fmt: skip
-    costs += [
-        _with_device(cost_of_cause.get(str(cause), _by_host)(mine, trace, scope), mine, work, trace, scope)
-        for (cause,), mine in gaps.partition_by("cause", as_dict=True).items()
-    ]
+    for (cause,), mine in gaps.partition_by("cause", as_dict=True).items():
+        if sum_of(mine["ns"]) < least_ns:
+            costs.append(Cost(f"idle {cause}", _SMALL, sum_of(mine["ns"])))
+        else:
+            cost = cost_of_cause.get(str(cause), _by_host)(mine, trace, scope)
+            costs.append(_with_device(cost, mine, work, trace, scope))
     # A gap of one device is a part of the mean of all.
     costs = [replace(cost, ns=(cost.ns or 0) / scope.n_devices) for cost in costs]
-    return [*costs, *_ends(work, trace, scope, idle_ns - round(sum(cost.ns or 0 for cost in costs)), head_ns)]
+    at_ends = idle_ns - round(sum(cost.ns or 0 for cost in costs))
+    return [*costs, *_ends(work, trace, scope, at_ends, head_ns, is_small=at_ends < scope.least_ns(idle_ns))]
 
 
 def _with_device(cost: Cost, gaps: pl.DataFrame, work: pl.DataFrame, trace: Trace, scope: Scope) -> Cost:
@@ -117,7 +122,7 @@ def is_launch_bound(gaps: pl.DataFrame, n: int) -> bool:
     return gaps.height >= _MANY * n and 2 * short > sum_of(gaps["dur_ns"])
 
 
-def _ends(work: pl.DataFrame, trace: Trace, scope: Scope, ns: int, head_ns: int) -> list[Cost]:
+def _ends(work: pl.DataFrame, trace: Trace, scope: Scope, ns: int, head_ns: int, *, is_small: bool) -> list[Cost]:
     """Idle time before the first and after the last device work, without the time of gaps at the head of devices."""
     extents = [
         (int(mine["ts_ns"].to_numpy().min()), int(mine["end_ns"].to_numpy().max())) for _, mine in by_device(work)
@@ -128,6 +133,8 @@ def _ends(work: pl.DataFrame, trace: Trace, scope: Scope, ns: int, head_ns: int)
     first, last = round(fmean(heads) - head_ns / scope.n_devices), round(fmean(tails))
     if ns <= 0 or not first + last:
         return []
+    if is_small:
+        return [Cost(ENDS, _SMALL, ns)]
     whole = "recorded steps" if len(scope.numbers) > 1 else "step" if scope.numbers else "recording"
     parts = [
         f"the {word} {duration(part)}" for word, part in (("first", first), ("last", last)) if part > _SMALL_END * ns

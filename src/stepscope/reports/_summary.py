@@ -32,6 +32,10 @@ NO_DEVICE = "no_device"
 #: A host that needs less of the step than this runs ahead of the device.
 AHEAD = 0.9
 SLOWEST_STEPS = "show steps --sort -window_ns"
+#: Of the steps, or of the time between the first and the last device work: a cost that is a smaller part is not shown.
+LEAST_SHARE = 0.01
+#: Of that, as one rank's cost may be small where the mean over all is not.
+_OF_ONE_RANK = 0.5
 
 
 class Cost(msgspec.Struct, frozen=True):
@@ -102,6 +106,13 @@ class Scope(msgspec.Struct, frozen=True, eq=False):
     def n(self) -> int:
         """What totals are divided by to give a cost per step; 1 without steps."""
         return max(len(self.numbers), 1)
+
+    def least_ns(self, idle_ns: float) -> float:
+        """A cost of less is not shown, be it of this rank alone or the mean of all: nobody asks for its details.
+
+        `idle_ns` is the time in which no device works. A recording without steps may be long before and after the work.
+        """
+        return _OF_ONE_RANK * LEAST_SHARE * (self.whole_ns - (0 if self.numbers else idle_ns))
 
     @property
     def each(self) -> str:

@@ -25,6 +25,7 @@ from stepscope.core.names import KERNEL_CLASSES
 from stepscope.core.remedies import remedy
 from stepscope.core.report import Note, Report
 from stepscope.core.schema import DEVICE_WORK, SERIALISED
+from stepscope.core.step_parts import IDLE
 from stepscope.core.trace import Opener, Results, Trace
 from stepscope.core.units import counted, duration, percent, size
 from stepscope.reports._device import device_time, group_of, work_of
@@ -236,7 +237,8 @@ def _summary_of_profile(trace: Trace, own_work: pl.DataFrame | None, start: Star
         costs = [cost for cost in costs if not cost.kind.startswith(("idle", "rule device_underused"))]
     costs = [*(costs if serving is None else serving.costs(costs)), *of_cache]
     settle(spans.height)
-    costs = _with_gains(program, costs, scope.whole_ns / max(len(scope.lows), 1))
+    idle_ns = 0 if divided is None else divided.parts.get(IDLE, 0)
+    costs = _with_gains(program, costs, scope, scope.least_ns(idle_ns))
     first, last = recorded(spans)
     lacks = quality(trace, scope, None if device is None else device.work)
     return Summary(
@@ -340,10 +342,13 @@ def _mended(kind: str) -> tuple[str, ...]:
     return _MENDED.get(kind, ())
 
 
-def _with_gains(program: Callable[[], Program | None], costs: Sequence[Cost], step_ns: float) -> list[Cost]:
-    """The costs with what it is worth to mend each, in relation to a mean step of this length."""
-    kinds = {cost.kind: _mended(cost.kind) for cost in costs}
+def _with_gains(
+    program: Callable[[], Program | None], costs: Sequence[Cost], scope: Scope, least_ns: float
+) -> list[Cost]:
+    """The costs with what it is worth to mend each that takes `least_ns`, in relation to a mean step."""
+    kinds = {cost.kind: _mended(cost.kind) for cost in costs if cost.ns is None or cost.ns >= least_ns}
     questions = {kind: changes for kind, changes in kinds.items() if changes}
+    step_ns = scope.whole_ns / max(len(scope.lows), 1)
     try:
         answers = gains(program(), list(questions.values()), step_ns)
     except MissingTable:  # nothing was recorded of the host

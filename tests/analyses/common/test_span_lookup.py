@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.analyses.common.span_lookup import (
-    NO_ROW,
     at_or_around,
     callers,
     in_rows,
@@ -20,7 +19,7 @@ from stepscope.analyses.common.span_lookup import (
     parents_of,
     row_numbers,
 )
-from stepscope.core.intervals import enclosing
+from stepscope.core.intervals import NO_ROW, enclosing
 from stepscope.core.schema import FRAMES
 
 SPANS_6 = spans_of(
@@ -65,10 +64,10 @@ def test_the_nearest_span_is_that_span_or_one_around_it() -> None:
         parent_id=[None, 0, 1, 1],
     )
     ids = pl.Series([2, 3, 0, None], dtype=pl.UInt32)
-    wanted = nearest_span(spans, ids, lambda at: (of_spans(spans, pl.Series(at), "name") == "wanted").to_numpy())
+    wanted = nearest_span(spans, ids, (spans["name"] == "wanted").to_numpy())
     assert wanted.to_list() == [1, 3, None, None]
     filtered = spans.filter(pl.col("span_id") > 0)  # the ids are no row numbers then
-    near = nearest_span(filtered, ids, lambda at: (of_spans(filtered, pl.Series(at), "name") == "wanted").to_numpy())
+    near = nearest_span(filtered, ids, (filtered["name"] == "wanted").to_numpy())
     assert near.to_list() == [1, 3, None, None]
 
 
@@ -103,7 +102,7 @@ def test_a_function_that_has_returned_is_not_the_nearest_one() -> None:
     assert at_or_around(OPENED, is_python).tolist() == [0, 1, 2, 2, 4, 0, 0]
     assert at_or_around(OPENED, is_python, itself=False).tolist() == [-1, 0, 1, 2, 2, 0, 0]
     ids = pl.Series([6, 4, 3], dtype=pl.UInt32)
-    assert nearest_span(OPENED, ids, lambda at: is_python[at]).to_list() == [0, 4, 2]
+    assert nearest_span(OPENED, ids, is_python).to_list() == [0, 4, 2]
 
 
 def test_parents_are_rows():
@@ -138,5 +137,5 @@ def test_what_is_around_a_span_is_what_was_open_as_it_began(made: list[tuple[int
         assert at_or_around(spans, wanted)[i] == (i if wanted[i] else around)
         assert at_or_around(spans, wanted, np.array([i]), itself=False).tolist() == [around]
         ids = pl.Series([i], dtype=pl.UInt32)
-        near = nearest_span(spans, ids, lambda at: wanted[at]).to_list()
+        near = nearest_span(spans, ids, wanted).to_list()
         assert near == [None if not wanted[i] and around < 0 else i if wanted[i] else around]

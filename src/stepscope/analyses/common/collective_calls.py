@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from stepscope.analyses.common.span_lookup import in_rows, nearest_span, of_spans
+from stepscope.analyses.common.span_lookup import are_among, in_rows, nearest_span, of_spans
 from stepscope.core.collectives import HOST_LIBRARIES, RECORDED, kinds_of, library_of, talks_to_ranks
 from stepscope.core.intervals import Intervals, apart, difference, either, locate, union
 from stepscope.core.names import kernel_class, map_names
@@ -75,8 +75,9 @@ def named_calls(rows: pl.DataFrame, spans: pl.DataFrame, collectives: pl.DataFra
     kind that the operator names, else the kind that the span's own name says, else that name.
     """
     recorded_ids = collectives["span_id"].to_numpy()
-    recorded = nearest_span(spans, rows["caller"], lambda ids: np.isin(ids, recorded_ids))
-    operator = nearest_span(spans, rows["caller"], lambda ids: _names_library(spans, ids))
+    recorded = nearest_span(spans, rows["caller"], are_among(spans, collectives["span_id"]))
+    names_library = map_names(spans["name"], lambda name: library_of(name) is not None, pl.Boolean())
+    operator = nearest_span(spans, rows["caller"], names_library.fill_null(value=False).to_numpy())
     rows = rows.with_columns(
         call_id=pl.coalesce(recorded, operator, "span_id"),
         record=pl.when(pl.Series(np.isin(rows["span_id"].to_numpy(), recorded_ids)))
@@ -95,11 +96,6 @@ def named_calls(rows: pl.DataFrame, spans: pl.DataFrame, collectives: pl.DataFra
             own.cast(pl.String),
         )
     )
-
-
-def _names_library(spans: pl.DataFrame, ids: NDArray[np.integer]) -> NDArray[np.bool_]:
-    names = of_spans(spans, pl.Series(ids), "name")
-    return map_names(names, lambda name: library_of(name) is not None, pl.Boolean()).fill_null(value=False).to_numpy()
 
 
 _CHUNK = 1 << 17  # rows looked at together, so that scratch space stays small

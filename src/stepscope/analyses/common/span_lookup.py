@@ -14,21 +14,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from stepscope.core.intervals import nearest, own_lengths, stretches
+from stepscope.core.intervals import NO_ROW, innermost, nearest, own_lengths, stretches
 from stepscope.core.names import is_own_code, map_names
 from stepscope.core.schema import CAPTURED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
     from stepscope.core.intervals import Bools, Ints
 
     Rows = NDArray[np.signedinteger[Any]]
-
-#: No span has this id, nor this row number.
-NO_ROW = 2**32 - 1
 
 
 def parents_of(spans: pl.DataFrame) -> Rows:
@@ -131,26 +128,29 @@ def callers(spans: pl.DataFrame, span_id: int, frames: pl.DataFrame) -> list[int
     return around
 
 
-def nearest_span(spans: pl.DataFrame, ids: pl.Series, wanted: Callable[[Ints], Bools]) -> pl.Series:
+def nearest_span(spans: pl.DataFrame, ids: pl.Series, wanted: Bools) -> pl.Series:
     """For each id the innermost wanted span among that host span and those around it; null if there is none.
 
-    `wanted` says it of an array of ids.
+    `wanted` is a mask over the rows of `spans`, which may be filtered.
     """
     have = spans["span_id"]
-    span_ids, starts, lengths = have.to_numpy(), spans["ts_ns"].to_numpy(), spans["dur_ns"].to_numpy()
     first, parents = (row_numbers(have, column) for column in (ids, spans["parent_id"]))
-    at, nearest = first, np.full(ids.len(), NO_ROW, np.uint32)
-    pending = np.flatnonzero(at != NO_ROW)
-    at = at[pending]
-    while pending.size:
-        began = first[pending]
-        # The parent itself was open, what is further out may have ended.
-        further = (at != began) & (at != parents[began])
-        stands = wanted(span_ids[at]) & ~(further & (starts[at] + lengths[at] <= starts[began]))
-        nearest[pending[stands]] = span_ids[at[stands]]
-        pending, at = pending[~stands], parents[at[~stands]]
-        pending, at = pending[at != NO_ROW], at[at != NO_ROW]
-    return pl.Series(nearest).set(pl.Series(nearest == NO_ROW), None)
+    rows = innermost(first, parents, (spans["ts_ns"].to_numpy(), spans["dur_ns"].to_numpy()), wanted)
+    return _ids_in(have, rows)
+
+
+def are_among(spans: pl.DataFrame, ids: pl.Series) -> Bools:
+    """Which spans have one of these ids. A mask; ids that no span has are left out."""
+    rows, is_one = row_numbers(spans["span_id"], ids), np.zeros(spans.height, np.bool_)
+    is_one[rows[rows < spans.height]] = True
+    return is_one
+
+
+def _ids_in(have: pl.Series, rows: NDArray[np.uint32]) -> pl.Series:
+    """The ids in these rows, null for `NO_ROW`."""
+    is_none = rows == NO_ROW
+    ids = rows if _is_numbered(have) else have.to_numpy()[np.where(is_none, 0, rows)] if have.len() else rows
+    return pl.Series(ids).set(pl.Series(is_none), None) if is_none.any() else pl.Series(ids)
 
 
 def row_numbers(have: pl.Series, ids: pl.Series) -> NDArray[np.uint32]:
@@ -213,8 +213,7 @@ def most_of(
     if wanted.is_empty():
         return None
     mask = is_one & spans["name"].is_in(wanted.implode())
-    is_wanted = mask.fill_null(value=False).to_numpy()
-    around = nearest_span(spans, ids, lambda at: is_wanted[at])
+    around = nearest_span(spans, ids, mask.fill_null(value=False).to_numpy())
     whole = weights.sum()
     if since is not None:
         begins = spans["ts_ns"].gather(around)

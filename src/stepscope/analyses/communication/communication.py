@@ -17,7 +17,7 @@ import polars as pl
 from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.common.collective_calls import HOST, computing_on_host, named_calls
 from stepscope.analyses.common.device_work import COMMUNICATION, COMPUTATION, device_work
-from stepscope.analyses.common.span_lookup import nearest_span
+from stepscope.analyses.common.span_lookup import are_among, nearest_span
 from stepscope.analyses.common.windows import of_rank
 from stepscope.core.collectives import bus_factor, kinds_of, library_of, size_of_whole
 from stepscope.core.errors import MissingTable
@@ -266,8 +266,7 @@ def _on_host(
         operators = host.filter(pl.col("span_id").is_in(collectives["span_id"].implode()))
         if operators.is_empty():
             operators = host.filter(pl.col("library") == "c10d")
-    chosen = operators["span_id"]
-    inside = nearest_span(spans, operators["parent_id"], lambda ids: np.isin(ids, chosen))
+    inside = nearest_span(spans, operators["parent_id"], are_among(spans, operators["span_id"]))
     operators = operators.with_columns(measured=pl.when(timed).then(pl.lit("host")).otherwise(pl.lit("call")))
     return operators.filter(inside.is_null()).join(tracks[["track_id", "rank"]], on="track_id", how="left")
 

@@ -14,9 +14,9 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.common.span_lookup import NO_ROW, in_rows, is_captured, of_spans, row_numbers
+from stepscope.analyses.common.span_lookup import in_rows, is_captured, of_spans, row_numbers
 from stepscope.analyses.critical_path.threads import FAR_OFF, LONG_AGO, LONG_GAP_NS, Threads, last_ended, latest
-from stepscope.core.intervals import Bools, Intervals, Ints, locate
+from stepscope.core.intervals import NO_ROW, Bools, Intervals, Ints, locate
 from stepscope.core.names import map_names
 
 #: What held up a piece of work: previous work of its stream, work of another stream, its launch, or unknown.

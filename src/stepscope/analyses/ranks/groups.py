@@ -128,7 +128,7 @@ def _old_records(calls: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     if ops.is_empty() or trace.collectives.height:
         return pl.DataFrame({name: pl.Series([None] * calls.height, dtype=kind) for name, kind in empty.items()})
     is_record = (spans["name"] == _RECORD).fill_null(value=False).to_numpy()
-    around = nearest_span(spans, calls["call_id"], lambda ids: is_record[ids])
+    around = nearest_span(spans, calls["call_id"], is_record)
     scalars = around.to_frame("span_id").join(
         ops.select("span_id", "concrete_inputs"), on="span_id", how="left", maintain_order="left"
     )

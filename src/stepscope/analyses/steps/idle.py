@@ -110,7 +110,8 @@ def idle(
     work = device_work(spans, tracks, needed_by="idle")
     begin = None if by == "stream" or steps.is_empty() else int(step_windows(steps, work)["ts_ns"][0])
     limits = {"min_gap_ns": min_gap_ns, "longest": longest}
-    gaps = caused_gaps(work, spans, tracks, KEYS[by], kernel_wait_ns, calls=by == "gap", begin_ns=begin, **limits)
+    least_ns = 0 if by == "gap" else None
+    gaps = caused_gaps(work, spans, tracks, KEYS[by], kernel_wait_ns, calls_from_ns=least_ns, begin_ns=begin, **limits)
     result = _details(gaps, spans) if by == "gap" else _summary(gaps, KEYS[by])
     result = label_devices(result, devices)
     return result.select(pl.col(k).cast(t) for k, t in IDLE.dtypes.items() if k in result.columns)
@@ -123,7 +124,7 @@ def caused_gaps(
     keys: tuple[str, ...],
     kernel_wait_ns: int = 30_000,
     *,
-    calls: bool = False,
+    calls_from_ns: float | None = None,
     begin_ns: int | None = None,
     min_gap_ns: int = 0,
     longest: int = 0,
@@ -135,10 +136,11 @@ def caused_gaps(
 
     `work` is what `device_work` returns. Columns: the keys, ts_ns, dur_ns, cause, cause_ns, late_ns, host_ns (from the
     start of the gap to the launching call's return, or the whole gap where the work had been queued), track_id (thread
-    of that call), step, and the spans before_id, after_id, launch_id, op_id. With `calls` also call_id, the span that
-    filled most of the gap as its cause says, and call_ns, how much of it. Of spans inside one another that is the
-    innermost which fills nearly as much as the outermost; functions and ranges count if they are the program's own.
-    Both are null where the cause is not of the host, or nothing was recorded. Units: ns.
+    of that call), step, and the spans before_id, after_id, launch_id, op_id. With `calls_from_ns` also call_id, the
+    span that filled most of the gap as its cause says, and call_ns, how much of it. Of spans inside one another that is
+    the innermost which fills nearly as much as the outermost; functions and ranges count if they are the program's own.
+    Both are null where the cause is not of the host, where nothing was recorded, and for causes whose gaps last less
+    than `calls_from_ns` in all. Units: ns.
     """
     work = on_devices(work)
     gaps = _gaps(work if begin_ns is None else _begun(work, keys, begin_ns), keys)
@@ -147,7 +149,7 @@ def caused_gaps(
     if longest:
         chosen = gaps.select("dur_ns").with_row_index("row").sort("dur_ns", descending=True, maintain_order=True)["row"]
         gaps = gaps[chosen.head(longest).sort()]
-    return _with_cause(gaps, work, spans, tracks, kernel_wait_ns, keys if calls else None)
+    return _with_cause(gaps, work, spans, tracks, kernel_wait_ns, keys, calls_from_ns)
 
 
 def _begun(work: pl.DataFrame, keys: tuple[str, ...], begin_ns: int) -> pl.DataFrame:
@@ -184,7 +186,8 @@ def _with_cause(
     spans: pl.DataFrame,
     tracks: pl.DataFrame,
     kernel_wait_ns: int,
-    keys: tuple[str, ...] | None,
+    keys: tuple[str, ...],
+    calls_from_ns: float | None,
 ) -> pl.DataFrame:
     called, took, track = (of_spans(spans, gaps["launch_id"], column) for column in ("ts_ns", "dur_ns", "track_id"))
     gaps = gaps.with_columns(late_ns=called - gaps["ts_ns"], track_id=track)
@@ -204,21 +207,26 @@ def _with_cause(
     # Calls that hold the device up do so whether or not the next work is in its queue.
     gaps = gaps.with_columns(host_ns=pl.when(pl.col("cause") == "other").then("dur_ns").otherwise("host_ns"))
     asked = gaps.filter(pl.col("cause").is_null() | (pl.col("cause") == "other"))
-    by_host = _host_causes(asked, work, spans, tracks, keys)
+    by_host = _host_causes(asked, work, spans, tracks, keys, calls_from_ns)
     gaps = gaps.join(by_host, on="gap", how="left", maintain_order="left").drop("gap")
     return gaps.with_columns(cause=pl.coalesce("host_cause", "cause").cast(pl.Enum(CAUSES))).drop("host_cause")
 
 
 def _host_causes(
-    gaps: pl.DataFrame, work: pl.DataFrame, spans: pl.DataFrame, tracks: pl.DataFrame, keys: tuple[str, ...] | None
+    gaps: pl.DataFrame,
+    work: pl.DataFrame,
+    spans: pl.DataFrame,
+    tracks: pl.DataFrame,
+    keys: tuple[str, ...],
+    calls_from_ns: float | None,
 ) -> pl.DataFrame:
     """By gap: host_cause, and cause_ns, how long the host did that in the first `host_ns` of the gap.
 
-    With `keys`, of which each group of gaps does not overlap, call_id and call_ns too. Of gaps that have the cause
-    `other` only those that a call of the host explains all the same.
+    With `calls_from_ns` call_id and call_ns too. Gaps of each group of `keys` do not overlap. Of gaps that have the
+    cause `other` only those that a call of the host explains all the same.
     """
-    parts = [pl.DataFrame(schema={"gap": pl.UInt32, "host_cause": pl.String, "cause_ns": pl.Int64})]
-    called = [pl.DataFrame(schema={"gap": pl.UInt32, "call_id": pl.UInt32, "call_ns": pl.Int64})]
+    none = pl.DataFrame(schema={"gap": pl.UInt32, "host_cause": pl.String, "cause_ns": pl.Int64})
+    parts: list[tuple[pl.DataFrame, pl.DataFrame]] = []
     for states, mine in _of_processes(gaps, work, spans, tracks):
         shared = list(intervals_of(states))
         for (track,), waits in mine.partition_by("track_id", as_dict=True).items():
@@ -232,13 +240,29 @@ def _host_causes(
             holds = pl.col("cause").is_null() | (
                 pl.col("host_cause").is_in(_HOLD_DEVICE) & (2 * pl.col("cause_ns") >= pl.Series(length))
             )
-            named = named.filter(holds)
-            parts.append(named[["gap", "host_cause", "cause_ns"]])
-            if keys is not None:
-                in_order = named.sort("ts_ns").partition_by(*keys, "host_cause")
-                called += [_longest(part, states, spans) for part in in_order]
-    causes = pl.concat(parts)
-    return causes if keys is None else causes.join(pl.concat(called), on="gap", how="left")
+            parts.append((named.filter(holds), states))
+    causes = pl.concat([none, *(named[none.columns] for named, _ in parts)])
+    if calls_from_ns is None:
+        return causes
+    return causes.join(_calls(parts, spans, keys, calls_from_ns), on="gap", how="left")
+
+
+def _calls(
+    parts: Sequence[tuple[pl.DataFrame, pl.DataFrame]], spans: pl.DataFrame, keys: tuple[str, ...], least_ns: float
+) -> pl.DataFrame:
+    """By gap: call_id and call_ns, of causes whose gaps last that long in all. Each of `parts` is gaps, and states."""
+    called = [pl.DataFrame(schema={"gap": pl.UInt32, "call_id": pl.UInt32, "call_ns": pl.Int64})]
+    if parts:
+        # Where the host launches too slowly, all causes of that count as one.
+        cause = pl.col("host_cause").replace(dict.fromkeys(LAUNCHING, LAUNCHING[0]))
+        summed = pl.concat([named[["host_cause", "dur_ns"]] for named, _ in parts]).with_columns(
+            whole_ns=pl.col("dur_ns").sum().over(cause)
+        )
+        asked = summed.filter(pl.col("whole_ns") >= least_ns)["host_cause"].unique().implode()
+    for named, states in parts:
+        of_cause = named.filter(pl.col("host_cause").is_in(asked)).sort("ts_ns")
+        called += [_longest(part, states, spans) for part in of_cause.partition_by(*keys, "host_cause")]
+    return pl.concat(called)
 
 
 def _of_processes(
