@@ -19,6 +19,8 @@ from stepscope.core.arrays import numbered
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from numpy.typing import NDArray
+
 #: The type of texts that recur.
 Name = pl.Categorical()
 
@@ -99,6 +101,13 @@ class Table(msgspec.Struct, frozen=True, dict=True):
 
 def _unknown(name: str, dtype: pl.DataType, n: int) -> pl.Series:
     return pl.Series(name, [None], dtype=dtype).new_from_index(0, n)  # unlike `clear(n)` it plans no query
+
+
+def integers(series: pl.Series, absent: int = -1) -> NDArray[np.int64]:
+    """Whole numbers of any type as an array, with `absent` for null. Where nothing is null no query is planned."""
+    values = series.cast(pl.Int64)
+    numbers: NDArray[np.int64] = (values.fill_null(absent) if values.null_count() else values).to_numpy()
+    return numbers
 
 
 #: Of fewer names a list is made faster than a query is planned.

@@ -27,7 +27,7 @@ from stepscope.core.errors import StepscopeError
 from stepscope.core.intervals import nearest
 from stepscope.core.names import is_graph_launch
 from stepscope.core.schema import CAPTURED, DEVICE_WORK, FRAMES, OPS, SPAN_REFERENCES, SPANS, STACKS
-from stepscope.core.table import Name
+from stepscope.core.table import Name, integers
 from stepscope.readers.common.source import IssueLog, with_issues
 from stepscope.readers.common.span_builder import note_coverage
 
@@ -147,7 +147,7 @@ def with_captures(trace: Trace, path: str, open_file: Callable[[str], Trace], gi
 def _counted_again(trace: Trace, issues: IssueLog) -> Trace:
     """The trace without the count of work that had no operator, which goes to `issues` as it is now."""
     spans = trace.spans
-    rows = {c: spans[c].cast(pl.Int64).fill_null(-1).to_numpy() for c in ("launch_id", "op_id")}
+    rows = {c: integers(spans[c]) for c in ("launch_id", "op_id")}
     is_work = spans["category"].is_in(DEVICE_WORK).to_numpy()
     note_coverage(spans["dur_ns"].to_numpy(), is_work, rows["launch_id"], issues, rows["op_id"])
     codes = issues.table()["code"]
@@ -186,7 +186,7 @@ def _sizes_around(spans: pl.DataFrame, launches: pl.Series, pattern: re.Pattern[
     stating = stating.drop_nulls("size").select("span_id", pl.col("size").cast(pl.Int64))
     is_stating = np.zeros(spans.height, np.bool_)
     is_stating[stating["span_id"].to_numpy()] = True
-    parents = spans["parent_id"].cast(pl.Int64).fill_null(-1).to_numpy()
+    parents = integers(spans["parent_id"])
     around = _Tree(spans, parents, nearest(parents, is_stating)).above(launches.to_numpy().astype(np.int64))
     held = pl.DataFrame({"launch_id": launches, "span_id": pl.Series(around)}).filter(pl.col("span_id") >= 0)
     return held.join(stating.cast({"span_id": pl.Int64}), on="span_id").select("launch_id", "size")
@@ -268,7 +268,7 @@ class _Tree(msgspec.Struct, frozen=True):
 
     @staticmethod
     def of(spans: pl.DataFrame, categories: Sequence[str] = ("operator", "module")) -> _Tree:
-        parents = spans["parent_id"].cast(pl.Int64).fill_null(-1).to_numpy()
+        parents = integers(spans["parent_id"])
         return _Tree(spans, parents, nearest(parents, spans["category"].is_in(categories).to_numpy()))
 
     def around(self, calls: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:

@@ -68,8 +68,8 @@ _TITLES = {
     "other": "Other kernels",
 }
 _COLUMNS = (
-    "span_id", "rank", "device_id", "ts_ns", "end_ns", "dur_ns", "name", "category", "sort", "launch_id", "op_id",
-    "step",
+    "span_id", "track_id", "rank", "device_id", "ts_ns", "end_ns", "dur_ns", "name", "category", "sort", "launch_id",
+    "op_id", "step",
 )  # fmt: skip
 #: Matrix products and convolutions that NVIDIA's libraries do in float32 without matrix units.
 _PLAIN_FP32 = re.compile(r"sgemm|scudnn|gemmSN_|(?:^|_)ffma_|simt_s", re.IGNORECASE)

@@ -203,7 +203,7 @@ def _summary_of_profile(trace: Trace, own_work: pl.DataFrame | None, start: Star
     `own_work` is that of `work_of`; None without any.
     """
     spans, scope = trace.spans, scope_of(trace, own_work)
-    program = start(replayed_program, tables_of(trace))
+    program = start(replayed_program, tables_of(trace), own_work)
     of_operators = start(_operators, trace)
     settle(spans.height)
     if own_work is not None:

@@ -13,6 +13,7 @@ from stepscope.analyses.common.span_lookup import are_among, in_rows, nearest_sp
 from stepscope.core.collectives import HOST_LIBRARIES, RECORDED, kinds_of, library_of, talks_to_ranks
 from stepscope.core.intervals import Intervals, apart, difference, either, locate, union
 from stepscope.core.names import kernel_class, map_names
+from stepscope.core.table import integers
 
 #: What PyTorch's operator around the call of a collective library is called.
 RECORD = "record_param_comms"
@@ -150,7 +151,7 @@ def _outer(
     rows = low + np.flatnonzero(wanted[low:high])
     if not rows.size:
         return rows
-    above = in_rows(parents, rows).cast(pl.Int64).fill_null(-1).to_numpy()
+    above = integers(in_rows(parents, rows))
     inside = (above >= 0) & wanted[above] & (starts[above] + durations[above] >= starts[rows] + durations[rows])
     outer: NDArray[np.int64] = rows[~inside]
     return outer

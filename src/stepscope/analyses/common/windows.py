@@ -12,12 +12,15 @@ import polars as pl
 from stepscope.core.errors import StepscopeError
 from stepscope.core.intervals import Ints
 from stepscope.core.schema import DEVICE_WORK
+from stepscope.core.table import integers
 from stepscope.core.trace import extent_ns
 
 _BUCKETS = 100
 _MOST_BUCKETS = 1_000_000
 _US = 1_000
 _NOT_OF_PROGRAM = ("overhead", "sched_oncpu", "sched_runq", "io")
+#: The number of a step without one, and the time of what never happened.
+_NO_STEP, _NEVER = -(1 << 62), np.iinfo(np.int64).min
 _WINDOW = {"step": pl.Int32, "rank": pl.Int32, "ts_ns": pl.Int64, "end_ns": pl.Int64}
 
 
@@ -43,8 +46,15 @@ def host_windows(steps: pl.DataFrame) -> pl.DataFrame:
 
     Units: ns. Source: start to start, as a training loop's own clock measures steps.
     """
-    to_next = pl.when(pl.col("step").shift(-1) == pl.col("step") + 1).then(pl.col("ts_ns").shift(-1) - pl.col("ts_ns"))
-    return steps.sort("ts_ns").with_columns(host_window_ns=to_next.over("rank").fill_null(pl.col("dur_ns")))
+    rows = steps.sort("ts_ns")
+    starts, rank = rows["ts_ns"].to_numpy(), integers(rows["rank"])
+    number = integers(rows["step"], _NO_STEP)
+    order = np.argsort(rank, kind="stable")
+    this, following = order[:-1], order[1:]
+    follows = (rank[this] == rank[following]) & (number[this] + 1 == number[following])
+    lengths = rows["dur_ns"].to_numpy().copy()
+    lengths[this[follows]] = (starts[following] - starts[this])[follows]
+    return rows.hstack([pl.Series("host_window_ns", lengths)])
 
 
 def step_windows(steps: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
@@ -68,7 +78,7 @@ def step_windows(steps: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
         windows = pl.concat([_windows_of_rank(of_rank(rows, rank), of_rank(work, rank)) for rank in ranks])
     else:
         windows = _windows_of_rank(rows, work)
-    windows = windows.with_columns(window_ns=pl.col("end_ns") - pl.col("ts_ns"))
+    windows = windows.hstack([(windows["end_ns"] - windows["ts_ns"]).alias("window_ns")])
     columns = ("ts_ns", "end_ns", "window_ns", "host_ts_ns", "host_ns", "host_window_ns", "late_ns")
     return windows[["step", "rank", "source", *columns]].sort("ts_ns", "host_ts_ns")
 
@@ -85,21 +95,19 @@ def queued_work(spans: pl.DataFrame, tracks: pl.DataFrame) -> pl.DataFrame:
 
 
 def _windows_of_rank(rows: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
-    host = rows.select(
-        "step", "rank", ts_ns="host_ts_ns", dur_ns="host_ns", end_ns=pl.col("host_ts_ns") + pl.col("host_ns")
-    )
-    numbers = rows["step"]
-    followed = np.append(np.diff(numbers.to_numpy()) == 1, False)[: numbers.len()]
-    queued = _queued_by(host, work)
-    bounds = host if work.is_empty() else _on_device(host, queued, work)
-    if ((bounds["end_ns"] <= bounds["ts_ns"]) & (host["dur_ns"] > 0)).any():
-        bounds = host
-    low, high = bounds["ts_ns"].to_numpy(), bounds["end_ns"].to_numpy()
+    starts, lengths = rows["host_ts_ns"].to_numpy(), rows["host_ns"].to_numpy()
+    ends, numbers = starts + lengths, integers(rows["step"], _NO_STEP)
+    followed = np.append(np.diff(numbers) == 1, False)[: numbers.size]
+    queued = _queued_by(numbers, work)
+    low, high = (starts, ends) if work.is_empty() else _on_device(starts, ends, queued, work)
+    if ((high <= low) & (lengths > 0)).any():
+        low, high = starts, ends
     until_next = np.append(low[1:], high[-1:])
     # Spans of damaged traces may overlap; the later step begins where it says.
     high = np.where(followed, until_next, np.minimum(high, np.maximum(until_next, low)))
-    late = queued["done_ns"] - host["end_ns"]
-    return rows.with_columns(ts_ns=pl.Series(low), end_ns=pl.Series(high), late_ns=late)
+    late, has_none = pl.Series("late_ns", queued[1] - ends), queued[1] == _NEVER
+    late = late.set(pl.Series(has_none), None) if has_none.any() else late
+    return rows.hstack([pl.Series("ts_ns", low), pl.Series("end_ns", high), late])
 
 
 def device_steps(steps: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
@@ -112,40 +120,47 @@ def device_steps(steps: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
 
     Units: ns. Source: the step boundaries of the TensorBoard profiler plugin, which drops trailing steps besides.
     """
-    rows = steps.sort("ts_ns").select("step", "rank", "ts_ns", end_ns=pl.col("ts_ns") + pl.col("dur_ns"))
-    return _on_device(rows, _queued_by(rows, work), work)
+    rows = steps.sort("ts_ns")
+    starts = rows["ts_ns"].to_numpy()
+    queued = _queued_by(integers(rows["step"], _NO_STEP), work)
+    low, high = _on_device(starts, starts + rows["dur_ns"].to_numpy(), queued, work)
+    return rows[["step", "rank"]].hstack([pl.Series("ts_ns", low), pl.Series("end_ns", high)])
 
 
-def _on_device(steps: pl.DataFrame, queued: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
-    """`device_steps` of steps in order of time, with `end_ns`. `queued` is what `_queued_by` returns."""
-    begin = steps["ts_ns"].to_numpy()
-    if begin.size == 0:
-        return steps[["step", "rank", "ts_ns", "end_ns"]]
+def _on_device(starts: Ints, ends: Ints, queued: tuple[Ints, Ints], work: pl.DataFrame) -> tuple[Ints, Ints]:
+    """`device_steps` of steps in order of time. `queued` is what `_queued_by` returns."""
+    if starts.size == 0:
+        return starts, ends
+    begun, done = queued
     loose = work.filter(work["launch_id"].is_null())
-    free = _free_from(queued["begun_ns"][0], loose, begin[:1]) if loose.height < work.height else begin[:1]
-    done = pl.select(pl.max_horizontal(steps["end_ns"], queued["done_ns"])).to_series().to_numpy()
-    end = np.maximum(np.maximum.accumulate(done), free)
-    begin = np.maximum(begin, np.concatenate((free, end[:-1])))
-    return steps[["step", "rank"]].with_columns(ts_ns=pl.Series(begin), end_ns=pl.Series(end))
+    is_known = loose.height < work.height and begun[0] != _NEVER
+    free = _free_from(int(begun[0]), loose, starts[:1]) if is_known else starts[:1]
+    high = np.maximum(np.maximum.accumulate(np.maximum(ends, done)), free)
+    return np.maximum(starts, np.concatenate((free, high[:-1]))), high
 
 
-def _queued_by(steps: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
-    """When the device begins and ends the work of each step: begun_ns, done_ns; null for a step that queued none."""
-    times = work[["step", "ts_ns", "end_ns"]]
-    linked = times.filter(work["launch_id"].is_not_null())
-    # Without any launch record, work counts for the step in which it ran.
-    own = (times if linked.is_empty() else linked).group_by("step")
-    queued = own.agg(done_ns=pl.col("end_ns").max(), begun_ns=pl.col("ts_ns").min())
-    return steps[["step"]].join(queued, on="step", how="left", maintain_order="left")
+def _queued_by(numbers: Ints, work: pl.DataFrame) -> tuple[Ints, Ints]:
+    """When the device begins and ends the work of each step of these numbers; `_NEVER` for one that queued none."""
+    step, starts, ends = integers(work["step"], _NO_STEP), work["ts_ns"].to_numpy(), work["end_ns"].to_numpy()
+    linked = work["launch_id"].is_not_null().to_numpy()
+    known = np.flatnonzero((step != _NO_STEP) & (linked if linked.any() else True))  # without launches: where it ran
+    distinct, of_step = np.unique(numbers, return_inverse=True)
+    begun, done = np.full(distinct.size, np.iinfo(np.int64).max), np.full(distinct.size, _NEVER)
+    if distinct.size:
+        at = np.minimum(np.searchsorted(distinct, step[known]), distinct.size - 1)
+        known, at = known[distinct[at] == step[known]], at[distinct[at] == step[known]]
+        np.minimum.at(begun, at, starts[known])
+        np.maximum.at(done, at, ends[known])
+    return np.where(done == _NEVER, _NEVER, begun)[of_step], done[of_step]
 
 
-def _free_from(begun_ns: int | None, loose: pl.DataFrame, start: Ints) -> Ints:
+def _free_from(begun_ns: int, loose: pl.DataFrame, start: Ints) -> Ints:
     """When the device has done what was queued before the first step, one element; `start` if that is not known.
 
     Work without a launch record was queued before the recording began, if all of it starts before the first step's own
     work (which begins at `begun_ns`). If some starts later, launches were lost, and nothing can be said.
     """
-    if begun_ns is None or loose.is_empty() or int(loose["ts_ns"].to_numpy().max()) >= begun_ns:
+    if loose.is_empty() or int(loose["ts_ns"].to_numpy().max()) >= begun_ns:
         return start
     free: Ints = np.minimum(loose["end_ns"].to_numpy().max(keepdims=True), begun_ns)
     return free

@@ -240,10 +240,10 @@ def collective_calls(
     device = work.filter(pl.col("sort") == COMMUNICATION)
     host = _on_host(spans, tracks, collectives, only_host_libraries=not device.is_empty())
     shared = ("span_id", "rank", "step", "ts_ns", "dur_ns")
-    rows = pl.concat((
-        device.select(*shared, caller=pl.coalesce("launch_id", "op_id"), measured=pl.lit("device")),
-        host.select(*shared, caller="span_id", measured="measured"),
-    )).sort("span_id")  # fmt: skip
+    rows = device.select(*shared, caller=pl.coalesce("launch_id", "op_id"), measured=pl.lit("device"))
+    if host is not None:
+        rows = pl.concat((rows, host.select(*shared, caller="span_id", measured="measured")))
+    rows = rows.sort("span_id")
     return _described(rows, spans, collectives, ops), _computing(
         rows, spans, tracks, work.filter(pl.col("sort") == COMPUTATION)
     )
@@ -251,21 +251,27 @@ def collective_calls(
 
 def _on_host(
     spans: pl.DataFrame, tracks: pl.DataFrame, collectives: pl.DataFrame, *, only_host_libraries: bool
-) -> pl.DataFrame:
-    """Host operators that are collectives; of nested ones the outermost.
+) -> pl.DataFrame | None:
+    """Host operators that are collectives; of nested ones the outermost. None without any.
 
     Where a device communicates, only operators of host libraries count, as all others have kernels. Otherwise these are
     the operators of any library; if there are none, what is recorded as a collective; else PyTorch's own calls.
     """
-    columns = ["span_id", "parent_id", "track_id", "step", "ts_ns", "dur_ns", "name"]
-    host = spans[columns].filter(spans["category"].is_in(HOST))
+    is_host, names = spans["category"].is_in(HOST), spans["name"]
+    if only_host_libraries:
+        is_host &= map_names(names, lambda name: library_of(name) in _TIMED, pl.Boolean())
+    if not is_host.any():
+        return None
+    host = spans[["span_id", "parent_id", "track_id", "step", "ts_ns", "dur_ns", "name"]].filter(is_host)
     host = host.with_columns(library=map_names(host["name"], library_of, pl.String()))
     timed = pl.col("library").is_in(_TIMED)
-    operators = host.filter(timed if only_host_libraries else pl.col("library") != "c10d")
+    operators = host if only_host_libraries else host.filter(pl.col("library") != "c10d")
     if operators.is_empty() and not only_host_libraries:
         operators = host.filter(pl.col("span_id").is_in(collectives["span_id"].implode()))
         if operators.is_empty():
             operators = host.filter(pl.col("library") == "c10d")
+    if operators.is_empty():
+        return None
     inside = nearest_span(spans, operators["parent_id"], are_among(spans, operators["span_id"]))
     operators = operators.with_columns(measured=pl.when(timed).then(pl.lit("host")).otherwise(pl.lit("call")))
     return operators.filter(inside.is_null()).join(tracks[["track_id", "rank"]], on="track_id", how="left")
@@ -276,7 +282,11 @@ def _described(rows: pl.DataFrame, spans: pl.DataFrame, collectives: pl.DataFram
     rows = named_calls(rows, spans, collectives)
     records = collectives.select(pl.col("span_id").alias("record"), *_RECORDED).unique("record", keep="first")
     rows = rows.join(records, on="record", how="left", maintain_order="left")
-    rows = rows.join(_inputs(ops, rows["operator"]), on="operator", how="left", maintain_order="left")
+    dtypes = rows["dtype"].unique().to_list()
+    if rows["in_elements"].null_count() or not all(dtype and element_bytes(dtype) for dtype in dtypes):
+        rows = rows.join(_inputs(ops, rows["operator"]), on="operator", how="left", maintain_order="left")
+    else:
+        rows = rows.with_columns(input_bytes=pl.lit(None, pl.Int64), input_dtype=pl.lit(None, pl.String))
     dtype = pl.coalesce(pl.col("dtype").cast(pl.String), "input_dtype")
     rows = rows.with_columns(dtype=dtype, width=map_names(rows.select(dtype).to_series(), element_bytes, pl.Int64()))
     rows = rows.with_columns(

@@ -20,6 +20,7 @@ from stepscope.analyses.costs.matrix import MATRIX, Cost
 from stepscope.analyses.costs.rows import ROWS
 from stepscope.core.intervals import Bools, Ints, Row, nearest, union_by
 from stepscope.core.names import kernel_class, map_names
+from stepscope.core.table import integers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -143,7 +144,7 @@ def priced(
     flop, bytes, written_bytes and largest_bytes (see `Cost`), reason, n_work, device_ns (when its work ran, overlaps
     counted once), tensor_core (one of its kernels uses matrix units), step, device_id. Units: ns, FLOP, bytes.
     """
-    op = work["op_id"].cast(pl.Int64).fill_null(-1).to_numpy()
+    op = integers(work["op_id"])
     known = op >= 0
     parents = parents_of(spans)
     is_op = (spans["category"] == "operator").to_numpy()
@@ -236,8 +237,8 @@ def _arguments(calls: Ints, ops: pl.DataFrame) -> list[pl.Series]:
         return wanted.join(ops, on="span_id", how="left", maintain_order="left").select(ARGUMENTS).get_columns()
     ids = known.to_numpy()
     at = np.minimum(np.searchsorted(ids, calls), ids.size - 1)
-    places = pl.Series(at).set(pl.Series(ids[at] != calls), None)
-    return [ops[column].gather(places) for column in ARGUMENTS]
+    places = pl.Series(at.astype(np.uint32)).set(pl.Series(ids[at] != calls), None)
+    return [ops[column][places] for column in ARGUMENTS]  # unlike `gather` it plans no query
 
 
 def _annotations(calls: pl.DataFrame, spans: pl.DataFrame) -> pl.Series:

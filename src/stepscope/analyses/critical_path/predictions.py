@@ -12,7 +12,7 @@ import polars as pl
 from msgspec.structs import replace
 
 from stepscope.analyses.common.analysis import analysis_of
-from stepscope.analyses.common.span_lookup import of_spans
+from stepscope.analyses.common.span_lookup import in_rows, row_numbers
 from stepscope.analyses.critical_path.changes import BOUNDED, Change, change_of, changed
 from stepscope.analyses.critical_path.critical_path import recorded_work
 from stepscope.analyses.critical_path.forward_pass import SOURCE, Floats
@@ -33,7 +33,7 @@ from stepscope.analyses.critical_path.threads import LONG_AGO, Threads, host_thr
 from stepscope.analyses.critical_path.windows import RECORDING, Windows, path_windows
 from stepscope.analyses.critical_path.work import KERNEL_WAIT, NOTHING
 from stepscope.core.errors import MissingTable
-from stepscope.core.intervals import Ints, covered
+from stepscope.core.intervals import NO_ROW, Bools, Ints, covered
 from stepscope.core.report import PACE_UNKNOWN, Gain
 from stepscope.core.schema import ARROWS, DEVICE_WORK, DEVICES, EVENT_WAITS, OPS, STEPS
 from stepscope.core.table import Column, Table
@@ -128,12 +128,16 @@ def recorded_program(
     devices: pl.DataFrame = DEVICES.empty(),
     *,
     lags: Lags = "recorded",
+    work: pl.DataFrame | None = None,
 ) -> Program:
-    """The program of a trace's tables; without steps the recording is one. Raises MissingTable (no host side)."""
+    """The program of a trace's tables; without steps the recording is one. Raises MissingTable (no host side).
+
+    `work` is what `device_work` returns, if that is known already.
+    """
     threads = host_threads(spans, tracks)
     if not threads.n_active.any():
         raise MissingTable("operators and the calls that queue work", needed_by="predictions", topic="host")
-    recorded = recorded_work(spans, tracks)
+    recorded = recorded_work(spans, tracks) if work is None else work
     within = RECORDING if steps.is_empty() else None
     windows, _ = path_windows(spans, tracks, steps, recorded, threads, within=within, step=None)
     if recorded.is_empty() and _is_quiet(threads, windows):
@@ -332,12 +336,13 @@ def of_ratio(wanted: Change, step_ns: float, ratio: float) -> dict[str, object]:
     return {**row, "low_ns": predicted - width, "high_ns": predicted + width, "basis": "replayed", "n_inferred": 0}
 
 
-def replayed_program(tables: tuple[pl.DataFrame, ...]) -> Program | None:
+def replayed_program(tables: tuple[pl.DataFrame, ...], work: pl.DataFrame | None = None) -> Program | None:
     """What `gains` replays: the program of the median step and those around it. `tables` is what `tables_of` returns.
 
-    None of a recording with very many threads, as only damaged files have. Raises MissingTable (no host side).
+    `work` is what `device_work` returns, if that is known already. None of a recording with very many threads, as only
+    damaged files have. Raises MissingTable (no host side).
     """
-    return None if tables[0]["track_id"].n_unique() > _MOST_TRACKS else near_median_program(*tables)
+    return None if tables[0]["track_id"].n_unique() > _MOST_TRACKS else near_median_program(*tables, work=work)
 
 
 def gains(program: Program | None, questions: Sequence[Sequence[str]], step_ns: float) -> list[Gain | None]:
@@ -363,11 +368,19 @@ def near_median_program(
     arrows: pl.DataFrame,
     event_waits: pl.DataFrame,
     devices: pl.DataFrame = DEVICES.empty(),
+    *,
+    work: pl.DataFrame | None = None,
 ) -> Program:
-    """The program of the median step and its neighbours. Raises MissingTable (no host side)."""
-    spans, steps = near_median(spans, steps)
-    ops = ops.filter(pl.Series(np.isin(ops["span_id"].to_numpy(), spans["span_id"].to_numpy())))
-    return recorded_program(spans, tracks, steps, ops, arrows, event_waits, devices)
+    """The program of the median step and its neighbours. Raises MissingTable (no host side).
+
+    `work` is what `device_work` returns, if that is known already. `spans` are not filtered: ids are row numbers.
+    """
+    steps, is_near = near_median(spans, steps)
+    if is_near is not None:
+        ops = ops.filter(pl.Series(is_near.take(ops["span_id"].to_numpy())))
+        work = None if work is None else work.filter(pl.Series(is_near.take(work["span_id"].to_numpy())))
+        spans = spans.filter(pl.Series(is_near))
+    return recorded_program(spans, tracks, steps, ops, arrows, event_waits, devices, work=work)
 
 
 def _gain(row: Mapping[str, Any], wanted: Sequence[Change], step_ns: float, lost_ns: float) -> Gain:
@@ -389,14 +402,14 @@ _LEAST_STEPS, _QUICK_SPANS = 3, 20_000
 _MOST_TRACKS = 2_000
 
 
-def near_median(spans: pl.DataFrame, steps: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The spans and steps of the step of median length and of those around it; all if the recording is small.
+def near_median(spans: pl.DataFrame, steps: pl.DataFrame) -> tuple[pl.DataFrame, Bools | None]:
+    """The steps around that of median length, and a mask of their spans; all, and None, if the recording is small.
 
     Device work counts where it was queued, and what ran when the first step began is part of it.
     """
     n = max(_LEAST_STEPS, _QUICK_SPANS * steps.height // max(spans.height, 1))
     if steps.height <= n:
-        return spans, steps
+        return steps, None
     steps = steps.sort("ts_ns")
     rank = steps["rank"][int(steps["dur_ns"].arg_sort()[steps.height // 2])]
     steps = steps.filter(pl.col("rank").eq_missing(pl.lit(rank, pl.Int32)))
@@ -404,11 +417,15 @@ def near_median(spans: pl.DataFrame, steps: pl.DataFrame) -> tuple[pl.DataFrame,
     first = min(max(middle - n // 2, 0), max(steps.height - n, 0))
     steps = steps.slice(first, n)
     low, high = steps["ts_ns"][0], steps["ts_ns"][-1] + steps["dur_ns"][-1]
-    is_work = pl.col("category").is_in(DEVICE_WORK)
-    queued = of_spans(spans, spans["launch_id"], "ts_ns")
-    called = pl.coalesce(pl.when(is_work).then(queued), "ts_ns")
-    runs_over = is_work & (called < low) & (pl.col("ts_ns") + pl.col("dur_ns") > low)
-    return spans.filter(((called >= low) & (called < high)) | runs_over), steps
+    begun = spans["ts_ns"].to_numpy()
+    work = np.flatnonzero(spans["category"].is_in(DEVICE_WORK).to_numpy())
+    called, launch = begun[work], row_numbers(spans["span_id"], in_rows(spans["launch_id"], work))
+    is_queued = launch != NO_ROW
+    called[is_queued] = begun[launch[is_queued]]
+    is_near = (begun >= low) & (begun < high)
+    runs_over = (called < low) & (begun[work] + in_rows(spans["dur_ns"], work).to_numpy() > low)
+    is_near[work] = ((called >= low) & (called < high)) | runs_over
+    return steps, is_near
 
 
 #: What can take up the time of a path.

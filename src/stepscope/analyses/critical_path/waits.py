@@ -28,6 +28,7 @@ from stepscope.core.arrays import distinct_values
 from stepscope.core.collectives import talks_to_ranks
 from stepscope.core.intervals import Bools, Intervals, Ints, union
 from stepscope.core.names import SYNC_OPERATORS, is_sync_call, map_names
+from stepscope.core.table import integers
 
 _STREAM_SYNC = "stream sync"
 #: `until` is when the thread became active again, `busy` when the source was last active.
@@ -144,9 +145,9 @@ def _all_done(owner: Ints, called: Ints, ended: Ints, process: Ints, at: Ints) -
 
 def _sync_operators(spans: pl.DataFrame, threads: Threads) -> Ints:
     """Rows of the operators that wait for the device; of nested ones the outermost."""
-    waiting = in_rows(spans["category"], threads.row) == "operator"
-    waiting &= in_rows(spans["name"], threads.row).cast(pl.String).is_in(SYNC_OPERATORS)
-    mine = np.flatnonzero(waiting.to_numpy())
+    waiting = (in_rows(spans["category"], threads.row) == "operator").to_numpy()
+    names = map_names(in_rows(spans["name"], threads.row), SYNC_OPERATORS.__contains__, pl.Boolean())
+    mine = np.flatnonzero(waiting & names.to_numpy())
     return threads.row[mine[~np.isin(threads.parent[mine], mine)]]
 
 
@@ -238,9 +239,12 @@ def handoffs(spans: pl.DataFrame, ops: pl.DataFrame, arrows: pl.DataFrame, threa
         parts += _of_autograd(threads, _with_stepping(spans, threads, linked))
         parts += _of_replicas(spans, threads)
         parts += _of_collectives(spans, threads)
-    # Of several candidates, the source that was active last.
-    frame = pl.concat(parts).sort("thread", "until", "busy", "source").unique(["thread", "until"], keep="last")
-    return Handoffs(*(frame.sort("thread", "at")[c].to_numpy() for c in ("thread", "at", "source", "since")))
+    frame = pl.concat(parts)
+    if not frame.is_empty():
+        # Of several candidates, the source that was active last.
+        frame = frame.sort("thread", "until", "busy", "source").unique(["thread", "until"], keep="last")
+        frame = frame.sort("thread", "at")
+    return Handoffs(*(frame[c].to_numpy() for c in ("thread", "at", "source", "since")))
 
 
 def _of_autograd(threads: Threads, pairs: Iterable[tuple[int, int]]) -> Iterator[pl.DataFrame]:
@@ -346,7 +350,7 @@ def _linked(spans: pl.DataFrame, ops: pl.DataFrame, arrows: pl.DataFrame, thread
     """
     ends = pl.concat((arrows[["from_track_id", "to_track_id"]], _same_nodes(spans, ops)))
     ends = ends.group_by("from_track_id", "to_track_id").len().sort("len", "from_track_id", "to_track_id")
-    codes = [threads.codes(ends[c].cast(pl.Int64).fill_null(-1).to_numpy()).tolist() for c in ends.columns[:2]]
+    codes = [threads.codes(integers(ends[c])).tolist() for c in ends.columns[:2]]
     linked = [pair for pair in zip(*codes, strict=True) if pair[0] != pair[1] and min(pair) >= 0]
     return list({frozenset(pair): pair for pair in linked}.values())
 

@@ -13,6 +13,7 @@ from stepscope.analyses.common.windows import device_steps, step_windows, whole
 from stepscope.analyses.critical_path.threads import LONG_AGO, Threads
 from stepscope.core.errors import MissingTable, StepscopeError, UnknownName
 from stepscope.core.intervals import Ints, locate, outermost
+from stepscope.core.table import integers
 
 RECORDING = "recording"
 _NAMES_SHOWN = 5
@@ -68,10 +69,10 @@ def path_windows(
         ranges = _matching(spans, threads, within, step).join(tracks.select("track_id", "rank"), on="track_id")
         work = _within(ranges, spans, work)
         bounds = _bounded(device_steps(ranges, work), ranges)
-    main = threads.codes(bounds["track_id"].cast(pl.Int64).fill_null(-1).to_numpy())
+    main = threads.codes(integers(bounds["track_id"]))
     numbers = bounds[["step"]].with_row_index("window").unique("step", keep="first")
     numbers = work[["step"]].join(numbers, on="step", how="left", nulls_equal=True, maintain_order="left")
-    queued = numbers["window"].cast(pl.Int64).fill_null(-1).to_numpy()
+    queued = integers(numbers["window"])
     low, high, begin, end = (bounds[c].to_numpy() for c in ("ts_ns", "end_ns", "begin", "end"))
     main = np.where(main >= 0, main, np.argmax(threads.n_active))
     windows = Windows(bounds["step"], bounds["rank"], low, high, main, begin, end, queued)

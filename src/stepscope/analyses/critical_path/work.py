@@ -18,6 +18,7 @@ from stepscope.analyses.common.span_lookup import in_rows, is_captured, of_spans
 from stepscope.analyses.critical_path.threads import FAR_OFF, LONG_AGO, LONG_GAP_NS, Threads, last_ended, latest
 from stepscope.core.intervals import NO_ROW, Bools, Intervals, Ints, locate
 from stepscope.core.names import map_names
+from stepscope.core.table import integers
 
 #: What held up a piece of work: previous work of its stream, work of another stream, its launch, or unknown.
 BEFORE, ACROSS, LAUNCH, NOTHING = range(4)
@@ -55,11 +56,9 @@ class Held(msgspec.Struct, frozen=True):
 
 def path_work(work: pl.DataFrame, spans: pl.DataFrame, threads: Threads) -> Work:
     """The work with its calls. `work` is what `device_work` returns, in the order of `spans`."""
-    track, device, start, end, sort = (
-        work[c].cast(pl.Int64).fill_null(-1).to_numpy() for c in ("track_id", "device_id", "ts_ns", "end_ns", "sort")
-    )
+    track, device, start, end, sort = (integers(work[c]) for c in ("track_id", "device_id", "ts_ns", "end_ns", "sort"))
     calls = [of_spans(spans, work["launch_id"], column) for column in ("ts_ns", "dur_ns")]
-    lane = of_spans(spans, work["launch_id"], "track_id").cast(pl.Int64).fill_null(-1).to_numpy()
+    lane = integers(of_spans(spans, work["launch_id"], "track_id"))
     thread = threads.codes(lane)
     # A call outside all threads says nothing about the host.
     known = thread >= 0

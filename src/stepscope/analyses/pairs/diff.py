@@ -13,7 +13,7 @@ from stepscope.analyses.common.span_lookup import at_or_around
 from stepscope.core.arrays import distinct_values
 from stepscope.core.errors import MissingTable
 from stepscope.core.schema import DEVICE_WORK
-from stepscope.core.table import Column, Table
+from stepscope.core.table import Column, Table, integers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -112,7 +112,7 @@ def _parts(trace: Trace) -> pl.DataFrame:
     category = spans["category"].cast(pl.String).to_numpy()
     device = trace.tracks.filter(pl.col("device_id").is_not_null())["track_id"].to_numpy()
     on_host = ~np.isin(spans["track_id"].to_numpy(), device)
-    parents = spans["parent_id"].cast(pl.Int64).fill_null(-1).to_numpy()
+    parents = integers(spans["parent_id"])
     in_step = category == "step"
     is_top = on_host & ~in_step & ((parents < 0) | in_step[parents])
     if not is_top.any():

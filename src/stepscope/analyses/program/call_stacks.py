@@ -13,7 +13,7 @@ from stepscope.core.arrays import distinct_values
 from stepscope.core.errors import MissingTable, StepscopeError, UnknownName
 from stepscope.core.intervals import Bools, Ints, nearest, own_lengths
 from stepscope.core.schema import DEVICE_WORK
-from stepscope.core.table import Column, Name, Table
+from stepscope.core.table import Column, Name, Table, integers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -109,7 +109,7 @@ def _callers_of_work(spans: pl.DataFrame, work: Bools) -> Ints:
     """For each span the call around it, and for device work the call that queued it; -1 if it is not known."""
     is_caller = spans["category"].is_in(_CALLERS).to_numpy()
     above = _outlasting(spans, at_or_around(spans, is_caller, itself=False))
-    launch, operator = (spans[c].cast(pl.Int64).fill_null(-1).to_numpy()[work] for c in ("launch_id", "op_id"))
+    launch, operator = (integers(spans[c])[work] for c in ("launch_id", "op_id"))
     # One call launches all that a replayed graph does: there the operator says more.
     queued_by = np.where((launch < 0) | (is_captured(spans)[operator] & (operator >= 0)), operator, launch)
     above[work] = np.where(queued_by >= 0, at_or_around(spans, is_caller)[queued_by], -1)

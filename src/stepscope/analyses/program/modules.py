@@ -14,7 +14,7 @@ from stepscope.analyses.common.span_lookup import at_or_around, is_captured, own
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import Ints, ends_of, outermost, own_lengths
 from stepscope.core.schema import ARROWS, DEVICE_WORK, FRAMES
-from stepscope.core.table import Column, Table
+from stepscope.core.table import Column, Table, integers
 
 Bools = NDArray[np.bool_]
 _MODULE, _LIGHTNING = "nn.Module: ", "[pl][module]"
@@ -198,7 +198,7 @@ def module_calls(spans: pl.DataFrame, frames: pl.DataFrame, *, lightning: bool) 
     rows = np.flatnonzero(mask)
     if rows.size == 0:
         return None
-    parents = spans["parent_id"].cast(pl.Int64).fill_null(-1).to_numpy()
+    parents = integers(spans["parent_id"])
     number = np.full(mask.size + 1, -1, np.int64)  # the last one, reached by index −1, stays −1
     number[rows] = np.arange(rows.size)
     of_span = number[at_or_around(spans, mask)]

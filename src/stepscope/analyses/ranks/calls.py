@@ -22,7 +22,7 @@ from stepscope.core import collectives
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import Bools, Ints, covered, difference, locate, own_lengths, union
 from stepscope.core.names import map_names
-from stepscope.core.table import Column, Name, Table
+from stepscope.core.table import Column, Name, Table, integers
 from stepscope.core.trace import Trace
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def _self_times(spans: pl.DataFrame) -> pl.DataFrame:
         return ops.select("name", ns="dur_ns")
     rows = np.full(int(spans["span_id"].to_numpy().max()) + 1, -1, np.int64)
     rows[ops["span_id"].to_numpy()] = np.arange(ops.height)
-    above = ops["parent_id"].cast(pl.Int64).fill_null(-1).to_numpy()
+    above = integers(ops["parent_id"])
     parents = np.where(above >= 0, rows[above], -1)
     starts = ops["ts_ns"].to_numpy()
     own = own_lengths(starts, starts + ops["dur_ns"].to_numpy(), parents)
@@ -215,11 +215,10 @@ def rank_calls(trace: Trace, work: pl.DataFrame | None = None) -> RankCalls:
         hint = "traces of distributed jobs have them, as kernels of NCCL, RCCL, … or operators of Gloo"
         raise MissingTable(what, needed_by="an analysis of ranks", hint=hint)
     facts = [name for name in timed.columns if name not in ("span_id", "call_id", "ts_ns", "dur_ns")]
-    calls = timed.group_by("call_id").agg(
-        *(pl.col(c).first() for c in facts),
-        start_ns=pl.col("ts_ns").min(),
-        end_ns=(pl.col("ts_ns") + pl.col("dur_ns")).max(),
-    )
+    timed = timed.select("call_id", *facts, start_ns="ts_ns", end_ns=pl.col("ts_ns") + pl.col("dur_ns"))
+    calls = timed
+    if timed["call_id"].n_unique() < timed.height:  # collectives of several kernels
+        calls = timed.group_by("call_id").agg(pl.col(facts).first(), pl.col("start_ns").min(), pl.col("end_ns").max())
     calls = calls.sort("start_ns", "call_id")
     calls, comms = comms_of(calls, trace)
     kind = collectives.kinds_of(calls["collective"]).fill_null("other")

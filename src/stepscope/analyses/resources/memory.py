@@ -12,7 +12,7 @@ from stepscope.analyses.common.device_work import label_devices
 from stepscope.analyses.common.span_lookup import at_or_around
 from stepscope.core.errors import MissingTable
 from stepscope.core.schema import ALLOCATIONS, DEVICES, OPS, SPANS, STACKS, STEPS
-from stepscope.core.table import Column, Name, Table
+from stepscope.core.table import Column, Name, Table, integers
 
 MEMORY = Table(
     "memory",
@@ -154,7 +154,7 @@ def _by_caller(
 def _module(op_ids: pl.Series, spans: pl.DataFrame) -> pl.Series:
     """Name of the innermost module around each operator, null where there is none."""
     is_module = (spans["category"] == "module").to_numpy()
-    around = np.append(at_or_around(spans, is_module), -1)[op_ids.cast(pl.Int64).fill_null(-1).to_numpy()]
+    around = np.append(at_or_around(spans, is_module), -1)[integers(op_ids)]
     return spans["name"].gather(pl.Series(around).replace(-1, None).cast(pl.UInt32)).alias("module")
 
 

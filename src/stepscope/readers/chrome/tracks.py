@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from stepscope.core.arrays import distinct_values
+from stepscope.core.arrays import distinct_values, numbered
 from stepscope.core.schema import TRACKS
 from stepscope.readers.common.columns import device_table, whole_number
 
@@ -195,8 +195,7 @@ def by_appearance(columns: Columns) -> list[int]:
 
 def _first_ones(values: NDArray[np.uint32]) -> NDArray[np.uint32]:
     """Each value once, in order of appearance."""
-    _, first = np.unique(values, return_index=True)
-    return values[np.sort(first)]
+    return values[numbered(values)[0]]
 
 
 class _NamedLanes(msgspec.Struct, frozen=True):

@@ -206,9 +206,7 @@ def number_in(text: str) -> int | None:
 def nullable(values: NDArray[Any], dtype: pl.DataType, absent: int = ABSENT) -> pl.Series:
     """A column with nulls for `absent` (integers) and NaN (floats)."""
     series = pl.Series(values)
-    if values.dtype.kind == "f":
-        return fitted(series.fill_nan(None), dtype)
-    missing = values == absent
+    missing = np.isnan(values) if values.dtype.kind == "f" else values == absent
     return fitted(series.set(pl.Series(missing), None) if missing.any() else series, dtype)
 
 

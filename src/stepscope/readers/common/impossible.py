@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -109,7 +110,7 @@ def _believed(frame: pl.DataFrame, table: Table, issues: IssueLog) -> pl.DataFra
             continue
         low: Any = values.min()
         high: Any = values.max()
-        is_nan = values.dtype.is_float() and values.is_nan().any()
+        is_nan = values.dtype.is_float() and not math.isfinite(values.sum()) and values.is_nan().any()
         if low is None or (limits[0] <= low and high <= limits[1] and not is_nan):
             continue
         can_be = values.is_between(*limits)
