@@ -50,7 +50,7 @@ def union(starts: Ints, ends: Ints) -> Intervals:
         starts, ends = starts[keep], ends[keep]
     if starts.size == 0:
         return _no_ints(), _no_ints()
-    if not _is_sorted(starts):
+    if not is_sorted(starts):
         order = np.argsort(starts)
         starts, ends = starts[order], ends[order]
     reach = np.maximum.accumulate(ends)
@@ -62,7 +62,7 @@ def union_by(groups: Ints, starts: Ints, ends: Ints) -> tuple[Ints, Ints, Ints]:
     """`union` within each group: (groups, starts, ends), sorted by group and start; a group without points vanishes."""
     if starts.size == 0:
         return _no_ints(), _no_ints(), _no_ints()
-    if _is_sorted(groups):
+    if is_sorted(groups):
         index = _run_index(groups)
         names = groups[np.searchsorted(index, np.arange(index[-1] + 1))]
     else:
@@ -480,7 +480,8 @@ def _run_index(groups: NDArray[np.integer]) -> Ints:
     return np.repeat(np.arange(heads.size + 1), np.diff(heads, prepend=0, append=groups.size))
 
 
-def _is_sorted(values: Ints) -> bool:
+def is_sorted(values: Ints) -> bool:
+    """Whether no value is less than the one before it."""
     return bool(np.all(values[1:] >= values[:-1]))
 
 

@@ -16,7 +16,7 @@ import polars as pl
 
 from stepscope.analyses.common.collective_calls import communicates
 from stepscope.core.errors import MissingTable
-from stepscope.core.intervals import Intervals, Ints, covered, union
+from stepscope.core.intervals import Intervals, Ints, covered, is_sorted, union
 from stepscope.core.schema import DEVICE_LABEL, DEVICE_WORK
 
 if TYPE_CHECKING:
@@ -96,10 +96,19 @@ def _is_one_value(values: pl.Series) -> bool:
     return n_null == values.len() or (not n_null and values.min() == values.max())
 
 
+#: Rows that are labelled one by one.
+_FEW = 100
+
+
 def label_devices(frame: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
     """The frame with `device`, as in cuda:0, for its `device_id`; null where the trace does not describe it."""
-    labels = devices.select("device_id", device=DEVICE_LABEL)
-    return frame.join(labels, on="device_id", how="left", maintain_order="left")
+    if frame.height > _FEW:
+        labels = devices.select("device_id", device=DEVICE_LABEL)
+        return frame.join(labels, on="device_id", how="left", maintain_order="left")
+    # Of a few rows a join is planned for longer than this takes.
+    kinds = zip(*(devices[column].to_list() for column in ("device_id", "type", "index")), strict=True)
+    label = {number: kind if index is None else f"{kind}:{index}" for number, kind, index in kinds}
+    return frame.hstack([pl.Series("device", [label.get(number) for number in frame["device_id"]], pl.String)])
 
 
 class Occupied(msgspec.Struct, frozen=True):
@@ -114,8 +123,10 @@ class Occupied(msgspec.Struct, frozen=True):
 
 def occupied(work: pl.DataFrame) -> Occupied:
     """When this work of one device occupied it, by kind."""
-    work = work[["ts_ns", "end_ns", "sort"]].sort("ts_ns")  # one sort serves every union below
     starts, ends, sort = (work[c].to_numpy() for c in ("ts_ns", "end_ns", "sort"))
+    if not is_sorted(starts):  # one sort serves every union below
+        order = np.argsort(starts, kind="stable")
+        starts, ends, sort = starts[order], ends[order], sort[order]
 
     def of(*sorts: int) -> Intervals:
         keep = sort == sorts[0] if len(sorts) == 1 else sort != MEMCPY

@@ -197,9 +197,9 @@ def intervals_of(states: pl.DataFrame) -> Iterator[tuple[str, Intervals]]:
 
 def wait_before(states: pl.DataFrame, at: Ints) -> Ints:
     """For how long a thread had been waiting for the device, or in a blocking call, at these times. Units: ns."""
-    numbers = [STATES.index("sync"), STATES.index("blocking_call")]
-    mine = states.filter(pl.col("state").is_in(numbers))
-    starts, ends = union(mine["ts_ns"].to_numpy(), mine["end_ns"].to_numpy())
+    state = states["state"].to_numpy()
+    waits = (state == STATES.index("sync")) | (state == STATES.index("blocking_call"))
+    starts, ends = union(states["ts_ns"].to_numpy()[waits], states["end_ns"].to_numpy()[waits])
     if not starts.size:
         return np.zeros(at.size, np.int64)
     open_ = np.searchsorted(starts, at, side="right") - 1

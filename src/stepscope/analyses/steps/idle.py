@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.analyses.common.analysis import analysis_of
-from stepscope.analyses.common.device_work import device_work, label_devices, on_devices
+from stepscope.analyses.common.device_work import device_work, groups_of, label_devices, on_devices
 from stepscope.analyses.common.span_lookup import of_spans
 from stepscope.analyses.common.windows import step_windows
 from stepscope.analyses.steps.host_states import HELD_UP, STATES, UNRECORDED, host_states, intervals_of, wait_before
@@ -21,11 +21,14 @@ from stepscope.core.table import Column, Name, Table
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from numpy.typing import NDArray
+
     Levels = Sequence[tuple[str, Intervals]]
 
 By = Literal["device", "stream", "gap"]
 KEYS = {"device": ("rank", "device_id"), "stream": ("rank", "device_id", "stream"), "gap": ("rank", "device_id")}
 
+_LONG_AGO = np.iinfo(np.int64).min
 #: In these the host does its usual work between two launches: it is launch-bound if there are many of them.
 LAUNCHING = ("operator", "runtime", "python", UNRECORDED)
 #: What the launching thread did while the device waited (see host_states), or how the work waited on the device.
@@ -143,7 +146,7 @@ def caused_gaps(
     than `calls_from_ns` in all. Units: ns.
     """
     work = on_devices(work)
-    gaps = _gaps(work if begin_ns is None else _begun(work, keys, begin_ns), keys)
+    gaps = _gaps(work, keys, begin_ns)
     is_said = pl.col("before_id").is_not_null() | pl.col("launch_id").is_not_null()
     gaps = gaps.filter(pl.col("dur_ns") >= min_gap_ns, is_said)
     if longest:
@@ -152,32 +155,33 @@ def caused_gaps(
     return _with_cause(gaps, work, spans, tracks, kernel_wait_ns, keys, calls_from_ns)
 
 
-def _begun(work: pl.DataFrame, keys: tuple[str, ...], begin_ns: int) -> pl.DataFrame:
-    """The work with a row of no length at `begin_ns` for each group of `keys` whose first work is later."""
-    late = work.group_by(keys).agg(pl.col("ts_ns").min()).filter(pl.col("ts_ns") > begin_ns)
-    at = pl.lit(begin_ns, pl.Int64)
-    return pl.concat([late.select(*keys, ts_ns=at, end_ns=at), work], how="diagonal_relaxed")
+def _gaps(work: pl.DataFrame, keys: tuple[str, ...], begin_ns: int | None) -> pl.DataFrame:
+    """Row per gap: keys, ts_ns, dur_ns, before_id, after_id, launch_id, op_id, step (of the work after it).
+
+    With `begin_ns` the time from then to the first work of a group is a gap too, without a before_id.
+    """
+    parts = [_gaps_of_group(mine, begin_ns) for _, mine in groups_of(work, keys)]
+    after = pl.concat([mine[rows] for mine, rows, _, _ in parts]) if parts else work
+    begins, before = (np.concatenate([np.empty(0, np.int64), *(part[i] for part in parts)]) for i in (2, 3))
+    before_id = pl.Series("before_id", np.maximum(before, 0).astype(np.uint32))
+    before_id = before_id.set(pl.Series(before < 0), None) if (before < 0).any() else before_id
+    columns = [pl.Series("ts_ns", begins), pl.Series("dur_ns", after["ts_ns"].to_numpy() - begins), before_id]
+    after = after[[*keys, "launch_id", "op_id", "step", "span_id"]].rename({"span_id": "after_id"})
+    return after.hstack(columns)
 
 
-def _gaps(work: pl.DataFrame, keys: tuple[str, ...]) -> pl.DataFrame:
-    """Row per gap: keys, ts_ns, dur_ns, before_id, after_id, launch_id, op_id, step (of the work after it)."""
-    work = work.sort(*keys, "ts_ns", "end_ns", nulls_last=True)
-    work = work.with_columns(reach=pl.col("end_ns").cum_max().over(keys))
-    ends_last = pl.when(pl.col("end_ns") == pl.col("reach")).then(pl.col("span_id"))
-    work = work.with_columns(
-        pl.col("reach").shift(1).over(keys), before_id=ends_last.forward_fill().shift(1).over(keys)
-    )
-    work = work.filter(pl.col("ts_ns") > pl.col("reach"))
-    return work.select(
-        *keys,
-        pl.col("reach").alias("ts_ns"),
-        "before_id",
-        "launch_id",
-        "op_id",
-        "step",
-        dur_ns=pl.col("ts_ns") - pl.col("reach"),
-        after_id="span_id",
-    )
+def _gaps_of_group(work: pl.DataFrame, begin_ns: int | None) -> tuple[pl.DataFrame, NDArray[np.uint32], Ints, Ints]:
+    """The work, its rows that come after a gap, when each gap begins, and the id of what ended then (-1: none)."""
+    starts, ends = work["ts_ns"].to_numpy(), work["end_ns"].to_numpy()
+    order = np.lexsort((ends, starts))
+    reach = np.maximum.accumulate(ends[order])
+    # Of work that ends at the same time, the last that began.
+    last = np.maximum.accumulate(np.where(ends[order] == reach, np.arange(order.size), 0))
+    first = _LONG_AGO if begin_ns is None else begin_ns
+    until = np.concatenate(([first], reach[:-1]))
+    before = np.concatenate(([-1], work["span_id"].to_numpy()[order[last]][:-1]))
+    is_gap = (starts[order] > until) & (until != _LONG_AGO)
+    return work, order[is_gap].astype(np.uint32), until[is_gap], before[is_gap]
 
 
 def _with_cause(
@@ -252,14 +256,11 @@ def _calls(
 ) -> pl.DataFrame:
     """By gap: call_id and call_ns, of causes whose gaps last that long in all. Each of `parts` is gaps, and states."""
     called = [pl.DataFrame(schema={"gap": pl.UInt32, "call_id": pl.UInt32, "call_ns": pl.Int64})]
-    if parts:
-        # Where the host launches too slowly, all causes of that count as one.
-        cause = pl.col("host_cause").replace(dict.fromkeys(LAUNCHING, LAUNCHING[0]))
-        summed = pl.concat([named[["host_cause", "dur_ns"]] for named, _ in parts]).with_columns(
-            whole_ns=pl.col("dur_ns").sum().over(cause)
-        )
-        asked = summed.filter(pl.col("whole_ns") >= least_ns)["host_cause"].unique().implode()
-    for named, states in parts:
+    every = pl.concat([named[["host_cause", "dur_ns"]] for named, _ in parts]) if parts else pl.DataFrame()
+    summed = dict(every.group_by("host_cause").agg(pl.col("dur_ns").sum()).iter_rows()) if parts else {}
+    launching_ns = sum(summed.get(cause, 0) for cause in LAUNCHING)  # they count as one where the host is too slow
+    asked = [cause for cause, ns in summed.items() if (launching_ns if cause in LAUNCHING else ns) >= least_ns]
+    for named, states in parts if asked else ():
         of_cause = named.filter(pl.col("host_cause").is_in(asked)).sort("ts_ns")
         called += [_longest(part, states, spans) for part in of_cause.partition_by(*keys, "host_cause")]
     return pl.concat(called)
