@@ -160,6 +160,8 @@ def _step_times(trace: Trace) -> list[Lack]:
 
 def lacks_of_issues(issues: pl.DataFrame) -> tuple[Lack, ...]:
     """The reader's warnings on what it dropped, guessed or repaired, and the result of joining kernel counters."""
+    if issues.is_empty():
+        return ()
     is_loud = (pl.col("severity") != "info") & ~pl.col("code").is_in(_SHARE_SAYS_MORE)
     loud = issues.filter(pl.col("code").is_in(_ALWAYS_SHOWN) | is_loud)
     lacks = []

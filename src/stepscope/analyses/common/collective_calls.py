@@ -86,12 +86,12 @@ def named_calls(rows: pl.DataFrame, spans: pl.DataFrame, collectives: pl.DataFra
         .otherwise(recorded),
         operator=operator,
     )
-    known = collectives[["span_id", "collective"]].unique("span_id", keep="first")
-    known = rows.select(span_id="record").join(known, on="span_id", how="left", maintain_order="left")
+    known = collectives[["span_id", "collective"]]
+    known = known if known["span_id"].n_unique() == known.height else known.unique("span_id", keep="first")
     own = of_spans(spans, rows["span_id"], "name")
     return rows.with_columns(
         collective=pl.coalesce(
-            known["collective"].cast(pl.String),
+            of_spans(known, rows["record"], "collective").cast(pl.String),
             kinds_of(of_spans(spans, operator, "name")),
             kinds_of(own),
             own.cast(pl.String),

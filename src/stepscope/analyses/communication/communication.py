@@ -237,15 +237,15 @@ def collective_calls(
     `host`, an operator that lasts as long as the transfer; or `call`, an operator that may only queue it.
     """
     collectives = collectives.filter(~pl.col("collective").cast(pl.String).is_in(_NO_TRANSFER))
-    device = work.filter(pl.col("sort") == COMMUNICATION)
-    host = _on_host(spans, tracks, collectives, only_host_libraries=not device.is_empty())
     shared = ("span_id", "rank", "step", "ts_ns", "dur_ns")
+    device = work[[*shared, "launch_id", "op_id"]].filter(work["sort"] == COMMUNICATION)
+    host = _on_host(spans, tracks, collectives, only_host_libraries=not device.is_empty())
     rows = device.select(*shared, caller=pl.coalesce("launch_id", "op_id"), measured=pl.lit("device"))
     if host is not None:
         rows = pl.concat((rows, host.select(*shared, caller="span_id", measured="measured")))
     rows = rows.sort("span_id")
     return _described(rows, spans, collectives, ops), _computing(
-        rows, spans, tracks, work.filter(pl.col("sort") == COMPUTATION)
+        rows, spans, tracks, work[["rank", "ts_ns", "end_ns"]].filter(work["sort"] == COMPUTATION)
     )
 
 
@@ -295,10 +295,11 @@ def _described(rows: pl.DataFrame, spans: pl.DataFrame, collectives: pl.DataFram
     )
     facts = [name for name in _RECORDED if name not in ("in_elements", "out_elements")]
     columns = ("rank", "step", "collective", *facts, "in_bytes", "out_bytes")
+    rows = rows[["span_id", "ts_ns", "dur_ns", "measured", "call_id", *columns]]
+    if rows["call_id"].n_unique() == rows.height:
+        return rows
     # A call is one collective. If its kernels disagree about it, the first one decides.
-    return rows.select(
-        "span_id", "ts_ns", "dur_ns", "measured", "call_id", *(pl.col(c).first().over("call_id") for c in columns)
-    )
+    return rows.with_columns(pl.col(columns).first().over("call_id"))
 
 
 def _inputs(ops: pl.DataFrame, operators: pl.Series) -> pl.DataFrame:

@@ -83,7 +83,7 @@ def _bytes_role(metric: str, unit: str | None) -> _Role | None:
 def uses_matrix_units(work: pl.DataFrame, kernels: pl.DataFrame) -> pl.Series:
     """Whether each kernel's name, or the recorder, says that it computes on matrix units."""
     by_name = map_names(work["name"], is_tensor_core, pl.Boolean())
-    if kernels.is_empty():
+    if kernels["tensor_core"].null_count() == kernels.height:
         return by_name
     side = kernels[["span_id", "tensor_core"]]
     return work.join(side, on="span_id", how="left", maintain_order="left")["tensor_core"].fill_null(by_name)

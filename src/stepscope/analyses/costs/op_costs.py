@@ -176,8 +176,8 @@ def priced(
 
 def _spans_named(spans: pl.DataFrame, is_wanted: Callable[[str], bool]) -> Bools:
     """Which spans have a name for which `is_wanted` holds."""
-    names = spans["name"].unique().drop_nulls().cast(pl.String)
-    return spans["name"].is_in([name for name in names if is_wanted(name)]).fill_null(value=False).to_numpy()
+    named = map_names(spans["name"], is_wanted, pl.Boolean())
+    return (named.fill_null(value=False) if named.null_count() else named).to_numpy()
 
 
 def _ancestors(rows: Ints, parents: NDArray[Row], wanted: Bools) -> Ints:

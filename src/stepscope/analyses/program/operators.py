@@ -9,7 +9,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from stepscope.analyses.common.analysis import analysis_of
-from stepscope.analyses.common.span_lookup import is_captured, own_time
+from stepscope.analyses.common.span_lookup import in_rows, is_captured, own_time
+from stepscope.core.arrays import numbered
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import Bools, Ints, ends_of, outermost
 from stepscope.core.names import is_tensor_core, is_tensor_core_eligible, map_names
@@ -106,15 +107,8 @@ def operators(
 
 def _groups(names: pl.Series, ops: pl.DataFrame, calls: Ints, by: str) -> tuple[pl.DataFrame, Ints]:
     """The result's rows by their keys (name, key), and for each call which of them it belongs to."""
-    of_call = names.to_physical().to_numpy()[calls]
-    distinct = names.unique()
-    codes = distinct.to_physical().to_numpy()
-    used = np.zeros(int(codes.max()) + 1, np.bool_)
-    used[of_call] = True
-    rows = pl.DataFrame({"name": distinct}).filter(pl.Series(used[codes]))
-    position = np.zeros(used.size, np.int64)
-    position[rows["name"].to_physical().to_numpy()] = np.arange(rows.height)
-    group = position[of_call]
+    first, number = numbered(names.to_physical().to_numpy()[calls])
+    rows, group = in_rows(names, calls[first]).to_frame("name"), number.astype(np.int64)
     if by == "name":
         return rows, group
     keys = pl.DataFrame({"group": group, "key": _key(ops, calls, by)})

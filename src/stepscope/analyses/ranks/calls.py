@@ -132,8 +132,8 @@ def _joined(spans: pl.DataFrame) -> Intervals:
 def work_of(trace: Trace, work: pl.DataFrame | None) -> pl.DataFrame:
     """A WORK table of the trace, longest first: kernels of `work`, of `device_work`, else operators. Units: ns."""
     if work is not None:
-        rows = work.filter((pl.col("category") == "kernel") & (pl.col("sort") != COMMUNICATION))
-        rows = rows.select("name", ns="dur_ns")
+        computes = (work["category"] == "kernel") & (work["sort"] != COMMUNICATION)
+        rows = work[["name", "dur_ns"]].rename({"dur_ns": "ns"}).filter(computes)
     else:
         rows = _self_times(trace.spans)
     named = rows.group_by("name").agg(calls=pl.len().cast(pl.Int64), total_ns=pl.col("ns").sum())

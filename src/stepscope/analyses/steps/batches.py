@@ -168,7 +168,7 @@ def _ranges(spans: pl.DataFrame) -> pl.DataFrame:
 
 def _named_ranges(spans: pl.DataFrame) -> pl.DataFrame:
     """A row per batch in order: ts_ns, end_ns, track_id, and what its name states."""
-    ranges = spans.filter(pl.col("category").is_in(_RANGES)).select("name", "category", "track_id", "ts_ns", "dur_ns")
+    ranges = spans[["name", "category", "track_id", "ts_ns", "dur_ns"]].filter(spans["category"].is_in(_RANGES))
     names = ranges["name"].unique().cast(pl.String)
     stated = {name: batch for name in names if (batch := batch_of(name)) is not None}
     is_plain = not stated
