@@ -17,16 +17,7 @@ from stepscope.core.table import Column, Table
 from stepscope.core.units import count, counted, duration, percent, ranges, size
 from stepscope.reports._job import devices_of, measured, owners, runs_of
 from stepscope.reports._stragglers import Stragglers, stragglers_among
-from stepscope.reports._summary import (
-    AHEAD,
-    ENDS,
-    LEAST_SHARE,
-    NO_DEVICE,
-    SLOWEST_STEPS,
-    TALK,
-    gain_text,
-    what_changes,
-)
+from stepscope.reports._summary import AHEAD, ENDS, LEAST_SHARE, NO_DEVICE, SLOWEST_STEPS, TALK, gain_text, what_changes
 from stepscope.reports._tables import merged
 
 if TYPE_CHECKING:

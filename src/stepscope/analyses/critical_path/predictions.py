@@ -12,7 +12,6 @@ import polars as pl
 from msgspec.structs import replace
 
 from stepscope.analyses.common.analysis import analysis_of
-from stepscope.analyses.common.span_lookup import in_rows, row_numbers
 from stepscope.analyses.critical_path.changes import BOUNDED, Change, change_of, changed
 from stepscope.analyses.critical_path.critical_path import recorded_work
 from stepscope.analyses.critical_path.forward_pass import SOURCE, Floats
@@ -30,12 +29,12 @@ from stepscope.analyses.critical_path.replay import (
     unchanged,
 )
 from stepscope.analyses.critical_path.threads import LONG_AGO, Threads, host_threads
-from stepscope.analyses.critical_path.windows import RECORDING, Windows, path_windows
+from stepscope.analyses.critical_path.windows import RECORDING, Windows, near_median, path_windows
 from stepscope.analyses.critical_path.work import KERNEL_WAIT, NOTHING
 from stepscope.core.errors import MissingTable
-from stepscope.core.intervals import NO_ROW, Bools, Ints, covered
+from stepscope.core.intervals import Ints, covered
 from stepscope.core.report import PACE_UNKNOWN, Gain
-from stepscope.core.schema import ARROWS, DEVICE_WORK, DEVICES, EVENT_WAITS, OPS, STEPS
+from stepscope.core.schema import ARROWS, DEVICES, EVENT_WAITS, OPS, STEPS
 from stepscope.core.table import Column, Table
 from stepscope.core.trace import Trace
 from stepscope.core.units import parse_duration
@@ -397,37 +396,7 @@ def _gain(row: Mapping[str, Any], wanted: Sequence[Change], step_ns: float, lost
     return Gain(question, step_ns, predicted_ns, gained, low_ns, high_ns, *basis, slowdown_ns)
 
 
-#: A quick answer replays the step of median length and so many around it that all together have so many spans.
-_LEAST_STEPS, _QUICK_SPANS = 3, 20_000
 _MOST_TRACKS = 2_000
-
-
-def near_median(spans: pl.DataFrame, steps: pl.DataFrame) -> tuple[pl.DataFrame, Bools | None]:
-    """The steps around that of median length, and a mask of their spans; all, and None, if the recording is small.
-
-    Device work counts where it was queued, and what ran when the first step began is part of it.
-    """
-    n = max(_LEAST_STEPS, _QUICK_SPANS * steps.height // max(spans.height, 1))
-    if steps.height <= n:
-        return steps, None
-    steps = steps.sort("ts_ns")
-    rank = steps["rank"][int(steps["dur_ns"].arg_sort()[steps.height // 2])]
-    steps = steps.filter(pl.col("rank").eq_missing(pl.lit(rank, pl.Int32)))
-    middle = int(steps["dur_ns"].arg_sort()[steps.height // 2])
-    first = min(max(middle - n // 2, 0), max(steps.height - n, 0))
-    steps = steps.slice(first, n)
-    low, high = steps["ts_ns"][0], steps["ts_ns"][-1] + steps["dur_ns"][-1]
-    begun = spans["ts_ns"].to_numpy()
-    work = np.flatnonzero(spans["category"].is_in(DEVICE_WORK).to_numpy())
-    called, launch = begun[work], row_numbers(spans["span_id"], in_rows(spans["launch_id"], work))
-    is_queued = launch != NO_ROW
-    called[is_queued] = begun[launch[is_queued]]
-    is_near = (begun >= low) & (begun < high)
-    runs_over = (called < low) & (begun[work] + in_rows(spans["dur_ns"], work).to_numpy() > low)
-    is_near[work] = ((called >= low) & (called < high)) | runs_over
-    return steps, is_near
-
-
 #: What can take up the time of a path.
 _PARTS = ("computation", "communication", "memcpy", "host", "data loader", "launch queue", "gaps between work")
 

@@ -1,4 +1,4 @@
-"""The windows of time whose longest paths are wanted: steps, named ranges, or the whole recording."""
+"""The windows of time whose longest paths are wanted: steps, named ranges, all of it, or steps near the median."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.common.span_lookup import of_spans
+from stepscope.analyses.common.span_lookup import in_rows, of_spans, row_numbers
 from stepscope.analyses.common.windows import device_steps, step_windows, whole
 from stepscope.analyses.critical_path.threads import LONG_AGO, Threads
 from stepscope.core.errors import MissingTable, StepscopeError, UnknownName
-from stepscope.core.intervals import Ints, locate, outermost
+from stepscope.core.intervals import NO_ROW, Bools, Ints, locate, outermost
+from stepscope.core.schema import DEVICE_WORK
 from stepscope.core.table import integers
 
 RECORDING = "recording"
@@ -142,3 +143,33 @@ def _within(ranges: pl.DataFrame, spans: pl.DataFrame, work: pl.DataFrame) -> pl
     end = np.maximum.accumulate(start + ranges["dur_ns"].to_numpy())
     at = locate((start, end), called)
     return work.with_columns(step=ranges["step"].gather(pl.Series(at).replace(-1, None)))
+
+
+#: A quick answer replays the step of median length and so many around it that all together have so many spans.
+_LEAST_STEPS, _QUICK_SPANS = 3, 20_000
+
+
+def near_median(spans: pl.DataFrame, steps: pl.DataFrame) -> tuple[pl.DataFrame, Bools | None]:
+    """The steps around that of median length, and a mask of their spans; all, and None, if the recording is small.
+
+    Device work counts where it was queued, and what ran when the first step began is part of it.
+    """
+    n = max(_LEAST_STEPS, _QUICK_SPANS * steps.height // max(spans.height, 1))
+    if steps.height <= n:
+        return steps, None
+    steps = steps.sort("ts_ns")
+    rank = steps["rank"][int(steps["dur_ns"].arg_sort()[steps.height // 2])]
+    steps = steps.filter(pl.col("rank").eq_missing(pl.lit(rank, pl.Int32)))
+    middle = int(steps["dur_ns"].arg_sort()[steps.height // 2])
+    first = min(max(middle - n // 2, 0), max(steps.height - n, 0))
+    steps = steps.slice(first, n)
+    low, high = steps["ts_ns"][0], steps["ts_ns"][-1] + steps["dur_ns"][-1]
+    begun = spans["ts_ns"].to_numpy()
+    work = np.flatnonzero(spans["category"].is_in(DEVICE_WORK).to_numpy())
+    called, launch = begun[work], row_numbers(spans["span_id"], in_rows(spans["launch_id"], work))
+    is_queued = launch != NO_ROW
+    called[is_queued] = begun[launch[is_queued]]
+    is_near = (begun >= low) & (begun < high)
+    runs_over = (called < low) & (begun[work] + in_rows(spans["dur_ns"], work).to_numpy() > low)
+    is_near[work] = ((called >= low) & (called < high)) | runs_over
+    return steps, is_near
