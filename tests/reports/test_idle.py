@@ -219,3 +219,21 @@ def test_the_time_of_a_call_is_that_of_a_step(rows) -> None:
 def test_a_device_that_is_never_idle_costs_nothing(rows) -> None:
     rows.kernel(0, 10)
     assert costs(rows.trace()) == {}
+
+
+def test_idle_time_too_short_to_be_shown_is_summed_and_not_looked_into(rows) -> None:
+    for i in range(2):
+        at = 10_000 * US * i
+        rows.step(i, at, 10_000 * US)
+        rows.kernel(at, 5_000 * US, launch=rows.launch(at, 1))
+        slow = rows.launch(at + 5_001 * US, 30 * US, "cudaFree")
+        rows.kernel(at + 5_040 * US, 4_960 * US, launch=slow)
+    found = costs(rows.trace())
+    assert {kind: (cost.ns, cost.details) for kind, cost in found.items()} == {"allocator": (80 * US, ())}
+
+
+def test_short_idle_times_of_a_slow_host_count_together(rows) -> None:
+    late(rows, n=50, gap_us=20, work_us=1900)  # half a percent for each of two causes, one percent for both
+    for i in range(0, 50, 2):
+        rows.add(0, i * 1920 * US + 1500, 18 * US, "train.py(8): log", "python")
+    assert costs(rows.trace())["launching"].details

@@ -9,7 +9,8 @@ from device_traces import BACKWARD, DEVICES_2, HOST, OTHER_DEVICE, STREAM_7, STR
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.analyses.steps.idle import ANALYSIS, IDLE, _candidates, idle
+from stepscope.analyses.common.device_work import device_work
+from stepscope.analyses.steps.idle import ANALYSIS, IDLE, _candidates, _gaps, caused_gaps, idle
 from stepscope.analyses.steps.timeline import timeline
 from stepscope.core.errors import MissingTable
 from stepscope.core.schema import STEPS, Category
@@ -189,6 +190,54 @@ def test_a_call_that_holds_the_device_up_is_the_cause_although_the_work_was_queu
     copy = host(110, 1_090, "hipMemcpyWithStream", "runtime")
     assert gap(copy, called=launch(101))["cause"] == "blocking_call"
     assert gap(host(110, 1_090, "cudaStreamSynchronize", "runtime"), called=launch(101))["cause"] == "other"
+
+
+def test_calls_are_looked_for_where_the_gaps_of_a_cause_are_long_enough_together() -> None:
+    rows = (launch(0), host(105, 195, "cudaFree", "runtime"), launch(196), host(202, 390, "a_call", "python"))
+    work = [kernel(STREAM_7, start * US, length * US, "k", 0) for start, length in ((10, 90), (200, 1), (400, 1))]
+    work[1:] = [kernel(STREAM_7, 200 * US, US, "k", 2), kernel(STREAM_7, 400 * US, US, "k", 4)]
+    spans = spans_of(*rows, launch(391), *work)
+    tables = device_work(spans, TRACKS_5, needed_by="test"), spans, TRACKS_5, ("rank", "device_id")
+    every = caused_gaps(*tables, calls_from_ns=0).sort("ts_ns")
+    assert every["cause"].to_list() == ["allocator", "python"]
+    assert every["call_id"].to_list() == [1, 3]
+    long = caused_gaps(*tables, calls_from_ns=150 * US).sort("ts_ns")
+    assert long["call_id"].to_list() == [None, 3]
+    assert long.drop("call_id", "call_ns").equals(every.drop("call_id", "call_ns"))
+
+
+def _brute_gaps(rows: list[tuple[int, int, int]], begin: int | None) -> list[tuple[int, int, int, int | None, int]]:
+    """(track, start, length, what ended then, what comes after) of each gap."""
+    found = []
+    for track in sorted({row[0] for row in rows}):
+        mine = sorted((start, start + length, i) for i, (of, start, length) in enumerate(rows) if of == track)
+        reach, last = min(mine[0][0], mine[0][0] if begin is None else begin), None
+        for start, end, i in mine:
+            if start > reach:
+                found.append((track, reach, start - reach, last, i))
+            if end >= reach:
+                reach, last = end, i
+    return found
+
+
+_WORK = st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(1, 9))
+
+
+@given(st.lists(_WORK, max_size=9, unique_by=lambda r: r[:2]), st.sampled_from([None, 0, 5]))
+def test_gaps_are_the_times_that_no_work_of_the_group_covers(
+    rows: list[tuple[int, int, int]], begin: int | None
+) -> None:
+    tracks, starts, lengths = ([row[i] for row in rows] for i in range(3))
+    work = pl.DataFrame(
+        {
+            "stream": pl.Series(tracks, dtype=pl.Int64),
+            "ts_ns": pl.Series(starts, dtype=pl.Int64),
+            "end_ns": pl.Series(np.add(starts, lengths), dtype=pl.Int64),
+            "span_id": pl.Series(range(len(rows)), dtype=pl.UInt32),
+        }
+    ).with_columns(launch_id="span_id", op_id="span_id", step="span_id")
+    found = _gaps(work, ("stream",), begin)[["stream", "ts_ns", "dur_ns", "before_id", "after_id"]]
+    assert found.rows() == _brute_gaps(rows, begin)
 
 
 def test_the_innermost_span_that_fills_nearly_all_is_named_and_the_operator_around_it() -> None:
