@@ -198,7 +198,7 @@ def _damage(summaries: Sequence[Summary]) -> str:
 
 def _codes_of_loss(summary: Summary) -> set[str]:
     """The codes of issues with which events were lost."""
-    if summary.issues is None:
+    if summary.issues is None or summary.issues.is_empty():
         return set()
     return set(summary.issues.filter(pl.col("severity") == "error")["code"].cast(pl.String).to_list())
 

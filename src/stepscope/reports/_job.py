@@ -100,17 +100,25 @@ def owners(summaries: Sequence[Summary]) -> list[int]:
     ones, even if each calls its device cuda:0.
     """
     groups: list[list[Summary]] = []
+    of_rank: dict[int, int] = {}
     numbers = []
     for summary in summaries:
-        place = next((i for i, group in enumerate(groups) if _belongs(summary, group)), len(groups))
-        groups[place:] = [[*(groups[place] if place < len(groups) else []), summary], *groups[place + 1 :]]
+        rank, after = summary.meta.rank, len(groups)
+        if rank is None:
+            place = next((i for i, group in enumerate(groups) if _belongs(summary, group)), after)
+        else:
+            place = of_rank.setdefault(rank, after)
+        if place == after:
+            groups.append([])
+        groups[place].append(summary)
         numbers.append(place)
     return numbers
 
 
 def _belongs(summary: Summary, group: Sequence[Summary]) -> bool:
-    if summary.meta.rank is not None or group[0].meta.rank is not None:
-        return summary.meta.rank == group[0].meta.rank
+    """Whether a file without a rank is of the owner of this group."""
+    if group[0].meta.rank is not None:
+        return False
     return any(_alike(summary, member) for member in group) and not any(_at_once(summary, member) for member in group)
 
 
@@ -206,7 +214,8 @@ def measured(summaries: Sequence[Summary]) -> list[Summary]:
 
 
 def _says(summary: Summary) -> tuple[bool, ...]:
-    serialised = summary.issues is not None and SERIALISED in summary.issues["code"]
+    issues = summary.issues
+    serialised = issues is not None and not issues.is_empty() and SERIALISED in issues["code"]
     return bool(summary.busy), bool(summary.numbers), not serialised
 
 

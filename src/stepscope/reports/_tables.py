@@ -136,7 +136,7 @@ def _summed(frames: Sequence[pl.DataFrame], ratio: str) -> pl.DataFrame:
     """Sums over frames with the same columns. `ratio` is part of the wholes of all frames together."""
     columns = frames[0].columns
     key, order = columns[0], next((c for c in columns if c.endswith(("_ns", "_bytes"))), columns[1])
-    known = [frame.select(columns) for frame in frames if frame.columns == columns]
+    known = [frame for frame in frames if frame.columns == columns]
     wholes = [float(frame[order].sum()) / share for frame in known if (share := float(frame[ratio].sum()))]
     whole = sum(wholes)
     sums = [pl.col(c).sum() for c in columns[1:] if c not in (ratio, "mean_ns")]

@@ -200,7 +200,7 @@ def _named(name: str) -> str:
 
 
 def packed(value: object) -> bytes:
-    """A struct as bytes: its fields as JSON, and the frames and the types of columns in it as Arrow files."""
+    """A struct as bytes: its fields as JSON, and the frames and the types of columns in it as Arrow streams."""
     frames: list[pl.DataFrame] = []
     types: dict[pl.DataType, int] = {}
 
@@ -226,7 +226,7 @@ def unpacked(content: bytes, kind: type[T]) -> T:
     Raises zlib.error, PolarsError, OSError, ValueError, IndexError if the bytes are something else.
     """
     text, *arrows = msgspec.msgpack.decode(zlib.decompress(content), type=list[bytes])
-    of_types, *frames = [pl.read_ipc(io.BytesIO(arrow)) for arrow in arrows]
+    of_types, *frames = [pl.read_ipc_stream(io.BytesIO(arrow)) for arrow in arrows]
     return msgspec.convert(
         json.loads(text), kind, dec_hook=lambda of, i: frames[i] if of is pl.DataFrame else of_types.dtypes[i]
     )
@@ -234,7 +234,7 @@ def unpacked(content: bytes, kind: type[T]) -> T:
 
 def _arrow(frame: pl.DataFrame) -> bytes:
     buffer = io.BytesIO()
-    frame.write_ipc(buffer)
+    frame.write_ipc_stream(buffer)
     return buffer.getvalue()
 
 
