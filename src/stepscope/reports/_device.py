@@ -22,8 +22,9 @@ from stepscope.analyses.common.device_work import (
     occupancy,
     occupied,
 )
-from stepscope.analyses.common.span_lookup import of_spans
+from stepscope.analyses.common.span_lookup import in_rows, of_spans
 from stepscope.core import step_parts
+from stepscope.core.arrays import distinct_values, numbered
 from stepscope.core.collectives import UNNAMED, label_of
 from stepscope.core.intervals import covered
 from stepscope.core.names import is_tensor_core, kernel_class, map_names, shorten
@@ -113,12 +114,12 @@ def device_time(trace: Trace, scope: Scope, work: pl.DataFrame) -> DeviceTime:
         *_copies(inside, trace, scope, parts[step_parts.MEMCPY]),
         *idle_costs(work, trace, scope, parts[step_parts.IDLE]),
     ]
-    kernels = inside.filter(pl.col("category") == "kernel")
-    computing = kernels.filter(pl.col("sort") != COMMUNICATION)  # collectives last long, as ranks wait in them
-    notes = []
-    if kernels.height:
-        noun = "kernel" if computing.height == kernels.height else "computing kernel"
-        text = scope.amount(computing.height, noun, ns=sum_of(computing["dur_ns"]))
+    is_kernel = inside["category"] == "kernel"
+    computes = is_kernel & (inside["sort"] != COMMUNICATION)  # collectives last long, as ranks wait in them
+    notes, n_kernels = [], int(computes.sum())
+    if is_kernel.any():
+        noun = "kernel" if n_kernels == is_kernel.sum() else "computing kernel"
+        text = scope.amount(n_kernels, noun, ns=sum_of(inside["dur_ns"].filter(computes)))
         notes.append(Note(text, "kernels", "show kernels"))
     notes += _between(work, scope)
     busy = {key: occupied(mine).busy for key, mine in by_device(work)}
@@ -156,16 +157,16 @@ def _labels(keys: Sequence[tuple[int | None, int | None]], devices: pl.DataFrame
 
 def _computation(work: pl.DataFrame, trace: Trace, scope: Scope, computation_ns: int) -> list[Cost]:
     """A cost per class of kernels. Concurrent kernels share their time, so that classes add up to all computation."""
-    work = work.filter(pl.col("sort") == COMPUTATION)[["name", "dur_ns", "op_id"]]
+    work = work[["name", "dur_ns", "op_id"]].filter(work["sort"] == COMPUTATION)
     summed = int(work["dur_ns"].sum())
     if not summed:
         return []
-    names = work.group_by("name").agg(pl.len().alias("n"), pl.col("dur_ns").sum())
-    names = names.with_columns(group=map_names(names["name"], _group_of, pl.String())).sort(
-        "dur_ns", "name", descending=[True, False]
-    )
+    first, number = numbered(work["name"].to_physical().to_numpy())
+    named = pl.DataFrame({"name": in_rows(work["name"], first), **_sums(number, work["dur_ns"], first.size)})
+    named = named.hstack([map_names(named["name"], _group_of, pl.String()).alias("group")])
+    names = named.sort("dur_ns", "name", descending=[True, False])
     groups = names.group_by("group", maintain_order=True).agg(pl.col("n").sum(), pl.col("dur_ns").sum())
-    tops = _operators_of(work, names, trace.spans)
+    tops = _operators_of(work, named["group"], number, trace.spans)
     costs = []
     timed = groups.filter(pl.col("dur_ns") > 0)  # damaged times may leave kernels without any
     for group, n, ns in timed.sort("dur_ns", "group", descending=[True, False]).head(4).iter_rows():
@@ -188,14 +189,34 @@ def _computation(work: pl.DataFrame, trace: Trace, scope: Scope, computation_ns:
     return costs
 
 
-def _operators_of(work: pl.DataFrame, names: pl.DataFrame, spans: pl.DataFrame) -> dict[str, list[tuple[str, int]]]:
-    """For each group of `names` the operators of its kernels with their device time in ns, the costliest first."""
-    called = work[["name", "dur_ns"]].with_columns(op=of_spans(spans, work["op_id"], "name")).drop_nulls()
-    of_name = called.group_by("name", "op").agg(pl.col("dur_ns").sum())
-    of_group = of_name.join(names[["name", "group"]], on="name").group_by("group", "op").agg(pl.col("dur_ns").sum())
+def _sums(number: NDArray[np.integer], ns: pl.Series, n: int) -> dict[str, NDArray[np.int64]]:
+    """How many rows each of n numbers has, and their time."""
+    # Sums of whole nanoseconds are exact in a double up to 104 days.
+    return {"n": np.bincount(number, minlength=n), "dur_ns": np.bincount(number, ns, n).astype(np.int64)}
+
+
+def _operators_of(
+    work: pl.DataFrame, groups: pl.Series, number: NDArray[np.uint32], spans: pl.DataFrame
+) -> dict[str, list[tuple[str, int]]]:
+    """For each group the operators of its kernels with their device time in ns, the costliest first.
+
+    `groups` are those of kernels' names, of which each row of `work` has the `number`.
+    """
+    ops = of_spans(spans, work["op_id"], "name")
+    known = ops.is_not_null()
+    rows = np.flatnonzero(known.to_numpy())
+    first, op = numbered(ops.filter(known).to_physical().to_numpy())
+    keys = number[rows].astype(np.int64) * first.size + op
+    pairs = distinct_values(keys)
+    ns = _sums(np.searchsorted(pairs, keys), work["dur_ns"].filter(known), pairs.size)["dur_ns"]
+    name, op = np.divmod(pairs, max(first.size, 1))
+    sums: dict[tuple[str, str], int] = {}
+    of_pairs = zip(groups[name].to_list(), in_rows(ops, rows[first[op]]).to_list(), ns.tolist(), strict=True)
+    for group, operator, own_ns in of_pairs:
+        sums[group, operator] = sums.get((group, operator), 0) + own_ns
     tops: dict[str, list[tuple[str, int]]] = {}
-    for group, op, ns in of_group.sort("dur_ns", "op", descending=[True, False]).iter_rows():
-        tops.setdefault(group, []).append((op, ns))
+    for (group, operator), own_ns in sorted(sums.items(), key=lambda item: (-item[1], item[0][1])):
+        tops.setdefault(group, []).append((operator, own_ns))
     return tops
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from stepscope.analyses.common.span_lookup import are_among, in_rows, nearest_span, of_spans
+from stepscope.analyses.common.span_lookup import are_among, in_rows, nearest_span, of_ids, of_spans
 from stepscope.core.collectives import HOST_LIBRARIES, RECORDED, kinds_of, library_of, talks_to_ranks
 from stepscope.core.intervals import Intervals, apart, difference, either, locate, union
 from stepscope.core.names import kernel_class, map_names
@@ -86,12 +86,11 @@ def named_calls(rows: pl.DataFrame, spans: pl.DataFrame, collectives: pl.DataFra
         .otherwise(recorded),
         operator=operator,
     )
-    known = collectives[["span_id", "collective"]]
-    known = known if known["span_id"].n_unique() == known.height else known.unique("span_id", keep="first")
+    (known,) = of_ids(collectives[["span_id", "collective"]], rows["record"])
     own = of_spans(spans, rows["span_id"], "name")
     return rows.with_columns(
         collective=pl.coalesce(
-            of_spans(known, rows["record"], "collective").cast(pl.String),
+            known.cast(pl.String),
             kinds_of(of_spans(spans, operator, "name")),
             kinds_of(own),
             own.cast(pl.String),

@@ -180,6 +180,16 @@ def of_spans(spans: pl.DataFrame, ids: pl.Series, column: str) -> pl.Series:
     return spans[column][rows.set(rows == NO_ROW, None)]
 
 
+def of_ids(table: pl.DataFrame, ids: pl.Series) -> list[pl.Series]:
+    """For each id the other columns of a table by span_id, of the first of its rows; null where it has none."""
+    known = table["span_id"]
+    if known.n_unique() < known.len():
+        table = table.unique("span_id", keep="first", maintain_order=True)
+    rows = row_numbers(table["span_id"], ids)
+    columns = [name for name in table.columns if name != "span_id"]
+    return table[columns][pl.Series(rows).set(pl.Series(rows == NO_ROW), None)].get_columns()
+
+
 def in_rows(values: pl.Series, rows: Ints) -> pl.Series:
     """The values in rows of these numbers, all of which are there: `gather` without planning a query."""
     return values[pl.Series(rows.astype(np.uint32))]

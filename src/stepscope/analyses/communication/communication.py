@@ -17,7 +17,7 @@ import polars as pl
 from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.common.collective_calls import HOST, computing_on_host, named_calls
 from stepscope.analyses.common.device_work import COMMUNICATION, COMPUTATION, device_work
-from stepscope.analyses.common.span_lookup import are_among, nearest_span
+from stepscope.analyses.common.span_lookup import are_among, nearest_span, of_ids
 from stepscope.analyses.common.windows import of_rank
 from stepscope.core.collectives import bus_factor, kinds_of, library_of, size_of_whole
 from stepscope.core.errors import MissingTable
@@ -280,8 +280,7 @@ def _on_host(
 def _described(rows: pl.DataFrame, spans: pl.DataFrame, collectives: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
     """The rows with all facts about each call: from its own record, else from that of the operator that queued it."""
     rows = named_calls(rows, spans, collectives)
-    records = collectives.select(pl.col("span_id").alias("record"), *_RECORDED).unique("record", keep="first")
-    rows = rows.join(records, on="record", how="left", maintain_order="left")
+    rows = rows.hstack(of_ids(collectives[["span_id", *_RECORDED]], rows["record"]))
     dtypes = rows["dtype"].unique().to_list()
     if rows["in_elements"].null_count() or not all(dtype and element_bytes(dtype) for dtype in dtypes):
         rows = rows.join(_inputs(ops, rows["operator"]), on="operator", how="left", maintain_order="left")

@@ -103,7 +103,8 @@ def phase_intervals(trace: Trace, work: pl.DataFrame | None) -> dict[str, Interv
     host_phases = {name: _joined(part) for name, part in parts.items()}
     if work is None:
         return loading | host_phases
-    linked = work.filter((pl.col("category") == "kernel") & pl.col("launch_id").is_not_null())
+    is_linked = (work["category"] == "kernel") & work["launch_id"].is_not_null()
+    linked = work[["ts_ns", "dur_ns", "launch_id"]].filter(is_linked)
     queued = of_spans(spans, linked["launch_id"], "ts_ns").to_numpy()
     return loading | {
         name: _joined(linked.filter(pl.Series(locate(intervals, queued) >= 0)))
@@ -209,7 +210,8 @@ def rank_calls(trace: Trace, work: pl.DataFrame | None = None) -> RankCalls:
     if work is None:
         work = device_work(trace.spans, trace.tracks, needed_by=None)
     rows, computing = collective_calls(trace.spans, trace.tracks, trace.collectives, trace.ops, work)
-    timed = rows.filter(pl.col("measured") != "call")
+    untimed = rows["measured"] == "call"
+    timed = rows.filter(~untimed) if untimed.any() else rows
     if timed.is_empty():
         what = "collectives" if rows.is_empty() else "the times of collectives (only when they were queued is recorded)"
         hint = "traces of distributed jobs have them, as kernels of NCCL, RCCL, … or operators of Gloo"

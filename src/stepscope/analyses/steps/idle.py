@@ -240,7 +240,7 @@ def _host_causes(
             own = list(intervals_of(own_states))
             times = _times(own, shared, low, high)
             length = high - low
-            named = waits.with_columns(*_named(times, length, wait_before(own_states, low)))
+            named = waits.hstack(_named(times, length, wait_before(own_states, low)))
             holds = pl.col("cause").is_null() | (
                 pl.col("host_cause").is_in(_HOLD_DEVICE) & (2 * pl.col("cause_ns") >= pl.Series(length))
             )

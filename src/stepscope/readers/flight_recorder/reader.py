@@ -165,13 +165,15 @@ def _document(data: bytes, name: str) -> tuple[Fields, str]:
 def _from_json(data: bytes) -> tuple[object, str]:
     try:
         return _decoded(data), ""
+    except (ValueError, RecursionError) as error:
+        problem = str(error)
+    try:
+        data.decode()  # versions of msgspec differ in the error that they raise of it
     except UnicodeDecodeError as error:
         problem = f"bytes that are no text: {error.reason}"
         data = data.decode("utf-8", "replace").encode()
         with suppress(ValueError, RecursionError):
             return _decoded(data), problem
-    except (ValueError, RecursionError) as error:
-        problem = str(error)
     # Of a file that ends early, the whole records count. Frames within a record are separated as records are.
     for match in reversed([*_BETWEEN.finditer(data, max(len(data) - _TORN_BYTES, 0))][-_MOST_TRIED:]):
         try:
