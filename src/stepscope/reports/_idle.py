@@ -79,9 +79,10 @@ def idle_costs(work: pl.DataFrame, trace: Trace, scope: Scope, idle_ns: int) -> 
     costs = []
     is_launching = pl.col("cause").is_in(LAUNCHING) & pl.col("before_id").is_not_null()
     launching = gaps.filter(is_launching)
-    if sum_of(launching["ns"]) >= least_ns and is_launch_bound(launching, scope.n * scope.n_devices):
-        gaps = gaps.filter(~is_launching)
-        costs.append(_launching(launching, trace, scope))
+    if is_launch_bound(launching, scope.n * scope.n_devices):
+        gaps, ns = gaps.filter(~is_launching), sum_of(launching["ns"])
+        is_small = ns < least_ns
+        costs.append(Cost("idle launching", _SMALL, ns) if is_small else _launching(launching, trace, scope))
     cost_of_cause = {
         "sync": _sync, "data_loading": _loading, "kernel_wait": _short, "other": _other, "unlinked": _unlinked,
     }  # fmt: skip

@@ -376,8 +376,8 @@ def near_median_program(
     """
     steps, is_near = near_median(spans, steps)
     if is_near is not None:
-        ops = ops.filter(pl.Series(is_near.take(ops["span_id"].to_numpy())))
-        work = None if work is None else work.filter(pl.Series(is_near.take(work["span_id"].to_numpy())))
+        ops = ops.filter(pl.Series(is_near.take(ops["span_id"].to_numpy(), mode="clip")))
+        work = None if work is None else work.filter(pl.Series(is_near.take(work["span_id"].to_numpy(), mode="clip")))
         spans = spans.filter(pl.Series(is_near))
     return recorded_program(spans, tracks, steps, ops, arrows, event_waits, devices, work=work)
 
