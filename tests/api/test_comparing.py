@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import threading
+import weakref
+
 import pytest
 from literal_traces import Rows
 from recordings import recording
 
+from stepscope.api import comparing
 from stepscope.api.comparing import compare_table, compare_two_runs, group, split_case
 from stepscope.api.verbs import load_run
 from stepscope.core.errors import StepscopeError
@@ -76,3 +80,44 @@ def test_repeats_without_a_profile_are_left_out_if_others_have_one():
     assert result.whole_run.ratio == pytest.approx(1.0)
     assert len(result.pairs[0].base) == 1
     assert "1 recording has no profile and is left out" in result.notes
+
+
+class _Opener:
+    """Opens traces of 50 and of 60 ms, notes in which thread, and holds none."""
+
+    def __init__(self):
+        self.threads, self.held, self.most_held = [], [], 0
+
+    def __call__(self, path):
+        if path == "torn":
+            raise StepscopeError("torn")
+        trace = recording(step_ms=60 if path == "slow" else 50)
+        self.threads.append(threading.current_thread() is threading.main_thread())
+        self.held.append(weakref.ref(trace.counters))
+        self.most_held = max(self.most_held, sum(one() is not None for one in self.held))
+        return trace
+
+
+@pytest.mark.parametrize(("most_bytes", "in_main_thread"), [(1 << 20, [False] * 4), (-1, [False, True, True, True])])
+def test_small_traces_are_opened_while_another_is_used(monkeypatch, most_bytes, in_main_thread):
+    opener = _Opener()
+    monkeypatch.setattr(comparing, "_MOST_AHEAD", most_bytes)
+    monkeypatch.setattr(comparing, "cores", lambda: 2)
+    result = compare_two_runs(Run(("a", "b"), opener), Run(("slow", "slow"), opener))
+    assert result.step_time.ratio == pytest.approx(1.2, rel=0.02)
+    assert opener.threads[:4] == in_main_thread
+    assert opener.most_held <= (2 if most_bytes > 0 else 1)
+
+
+def test_on_one_core_traces_are_opened_one_after_the_other(monkeypatch):
+    opener = _Opener()
+    monkeypatch.setattr(comparing, "cores", lambda: 1)
+    compare_two_runs(Run(("a",), opener), Run(("slow",), opener))
+    assert opener.threads[:2] == [False, True]
+    assert opener.most_held == 1
+
+
+def test_a_trace_that_cannot_be_opened_is_the_error():
+    for paths in (("torn", "a"), ("a", "torn")):
+        with pytest.raises(StepscopeError, match="torn"):
+            compare_two_runs(*(Run((path,), _Opener()) for path in paths))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from stepscope.core import arrays as _arrays
-from stepscope.core.arrays import distinct_values
+from stepscope.core.arrays import distinct_values, grouped
 
 TYPES = (np.int8, np.uint8, np.uint16, np.uint32, np.int64, np.uint64, np.float64, np.bool_)
 
@@ -36,6 +36,16 @@ def test_they_are_those_of_numpy(dtype, data):
     got, expected = distinct_values(values), np.unique(values)
     assert got.dtype == expected.dtype
     np.testing.assert_array_equal(got, expected)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(arrays(np.int64, st.integers(0, 40), elements=st.integers(-50, 50) | st.integers(-(2**62), 2**62)))
+def test_rows_are_grouped_as_by_numpy(keys):
+    _, first, group = np.unique(keys, return_index=True, return_inverse=True)
+    got = grouped(keys)
+    assert got[0].dtype == got[1].dtype == np.int64
+    np.testing.assert_array_equal(got[0], first)
+    np.testing.assert_array_equal(got[1], group)
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.int64, np.uint64])

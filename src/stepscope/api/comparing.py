@@ -1,17 +1,23 @@
-"""Compares runs: reads one trace at a time, observes its processes, and compares or groups them."""
+"""Compares runs: reads one trace after the other, observes its processes, and compares or groups them."""
 
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import copy_context
+from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from stepscope.core.errors import MissingTable, StepscopeError
+from stepscope.core.machine import cores
 from stepscope.core.trace import Run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
 
     import polars as pl
 
@@ -19,11 +25,14 @@ if TYPE_CHECKING:
     from stepscope.comparison.memory import Snapshot
     from stepscope.comparison.model import Cause, Effect, Evidence
     from stepscope.core.report import Block, Report
+    from stepscope.core.trace import Trace
 
     #: What each process of a trace did.
     Processes = tuple[Observation, ...]
 
 
+#: A trace that unpacks to more bytes is opened when nothing is held of the one before.
+_MOST_AHEAD = 300_000_000
 #: What evidence on an operator's own time ends with.
 OWN_TIME = ": own time per cycle"
 
@@ -52,16 +61,21 @@ def case_of_results(run: Run) -> tuple[Run, Run] | None:
 
 
 def compare_two_runs(base: Run, other: Run, *, anchor: str | None = None) -> Comparison:
-    """The comparison of two runs. Traces are read one at a time. Raises StepscopeError, MissingTable."""
-    from stepscope.comparison import compare_runs
-    from stepscope.comparison.matching import as_repeats
-    from stepscope.comparison.memory import compare_snapshots
-    from stepscope.comparison.serving import compare_batches, judged_at_equal_work, of_batches
+    """The comparison of two runs. One trace is held at a time, or two small ones.
 
-    left, held_left, batches_left = _observed(base, anchor or "auto")
-    if anchor is None and left and left[0][0].source == "detected":
-        anchor = left[0][0].anchor  # so that the other run gets the same kind of cycle, if it has any
-    right, held_right, batches_right = _observed(other, anchor or "auto")
+    Raises StepscopeError, MissingTable.
+    """
+    with _opened_ahead((base, other)) as traces:
+        # These take a while, and meanwhile the first trace is being opened.
+        from stepscope.comparison import compare_runs
+        from stepscope.comparison.matching import as_repeats
+        from stepscope.comparison.memory import compare_snapshots
+        from stepscope.comparison.serving import compare_batches, judged_at_equal_work, of_batches
+
+        left, held_left, batches_left = _observed(islice(traces, len(base)), anchor or "auto")
+        if anchor is None and left and left[0][0].source == "detected":
+            anchor = left[0][0].anchor  # so that the other run gets the same kind of cycle, if it has any
+        right, held_right, batches_right = _observed(traces, anchor or "auto")
     left, right, remarks = _alike((base, other), left, right)
     facts = {"base": ", ".join(base.paths), "other": ", ".join(other.paths)}
     arguments = _arguments(base, other)
@@ -83,7 +97,27 @@ def compare_two_runs(base: Run, other: Run, *, anchor: str | None = None) -> Com
     return replace(memory, facts=facts, arguments=arguments)
 
 
-def _observed(run: Run, anchor: str) -> tuple[list[Processes], list[Snapshot], list[pl.DataFrame]]:
+@contextmanager
+def _opened_ahead(runs: tuple[Run, Run]) -> Iterator[Iterator[Trace]]:
+    """The traces of both runs in turn. A thread opens the first at once, and each small one while another is used."""
+    openings = [partial(run.open_trace, path) for run in runs for path in run.paths]
+    with ThreadPoolExecutor(1) as pool:
+
+        def traces(result: Callable[[], Trace]) -> Iterator[Trace]:
+            from stepscope.query.workers.pool import unpacked_bytes
+
+            for opening in openings[1:]:
+                trace = result()
+                is_small = cores() > 1 and unpacked_bytes(*opening.args) <= _MOST_AHEAD
+                result = pool.submit(copy_context().run, opening).result if is_small else opening
+                yield trace
+                del trace
+            yield result()
+
+        yield traces(pool.submit(copy_context().run, openings[0]).result)
+
+
+def _observed(run: Iterable[Trace], anchor: str) -> tuple[list[Processes], list[Snapshot], list[pl.DataFrame]]:
     """What is compared of each trace, of each memory snapshot, and of the batches of each trace that has some."""
     from stepscope.comparison import observe
     from stepscope.comparison.memory import observe_snapshot
@@ -102,6 +136,7 @@ def _observed(run: Run, anchor: str) -> tuple[list[Processes], list[Snapshot], l
             except StepscopeError:  # nothing repeats, but batches are enough
                 if batches[-1].is_empty():
                     raise
+        del trace  # before the next one is opened
     return traces, snapshots, [one for one in batches if one.height]
 
 

@@ -9,6 +9,7 @@ import polars as pl
 from stepscope.analyses.common.device_work import COMPUTATION, MEMCPY, device_work
 from stepscope.analyses.common.windows import HOST, counted_at, cycle_of, device_of_tracks
 from stepscope.analyses.cycles.anchors import plain_name
+from stepscope.core.arrays import grouped
 from stepscope.core.intervals import Intervals, Ints, covered, union
 from stepscope.core.names import map_names
 from stepscope.core.schema import DEVICE_WORK
@@ -56,7 +57,7 @@ def functions_of(spans: pl.DataFrame, own: Own, lows: Ints, highs: Ints) -> Func
     devices = own.device.unique().drop_nulls()
     device_code = _codes(own.device, devices)
     key = (row[events] * max(devices.len(), 1) + device_code[events]) * max(names.len(), 1) + name_code[events]
-    _, first, group = np.unique(key, return_index=True, return_inverse=True)
+    first, group = grouped(key)
     n = first.size
     at = events[first]
     on_host = (own.device == HOST).fill_null(value=False).gather(at)
@@ -77,7 +78,7 @@ def functions_of(spans: pl.DataFrame, own: Own, lows: Ints, highs: Ints) -> Func
             "exposed_ns": summed(own.exposed_ns),
         }
     ).with_columns(self_ns=pl.when(on_host).then("self_ns"), exposed_ns=pl.when(~on_host).then("exposed_ns"))
-    return Functions(frame, events, group.astype(np.int64))
+    return Functions(frame, events, group)
 
 
 def own_time(spans: pl.DataFrame) -> Ints:

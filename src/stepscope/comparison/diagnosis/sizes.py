@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -62,6 +63,7 @@ def _count(shapes: list[object]) -> float:
     return total
 
 
+@lru_cache(1 << 14)
 def amount(name: str, shapes: str | None) -> float | None:
     """The amount of work in a call: multiplications of a matrix product, else elements of the inputs.
 

@@ -59,7 +59,7 @@ def plan(paths: Sequence[str], *, workers: int | None = None, memory_limit: int 
     """
     if any(path.startswith(_MINE) for path in paths):
         return Plan(0, _BASE_BYTES)
-    sizes = [_unpacked_bytes(path) for path in paths]
+    sizes = [unpacked_bytes(path) for path in paths]
     need = int(_BASE_BYTES + _PER_BYTE * max(sizes, default=0))
     limit = int(_SHARE * memory_bytes()) if memory_limit is None else memory_limit
     fitting = max(1, (limit - _BASE_BYTES) // need)  # this process is there as well
@@ -69,7 +69,7 @@ def plan(paths: Sequence[str], *, workers: int | None = None, memory_limit: int 
     return Plan(min(wanted, fitting), need)
 
 
-def _unpacked_bytes(path: str) -> int:
+def unpacked_bytes(path: str) -> int:
     """Roughly how many bytes a trace unpacks to. For an object store it is a guess: asking for each file is slow."""
     if files.is_url(path):
         return _REMOTE_BYTES
