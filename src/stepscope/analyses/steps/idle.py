@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -20,8 +21,6 @@ from stepscope.core.table import Column, Name, Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    from numpy.typing import NDArray
 
     Levels = Sequence[tuple[str, Intervals]]
 
@@ -161,8 +160,10 @@ def _gaps(work: pl.DataFrame, keys: tuple[str, ...], begin_ns: int | None) -> pl
     With `begin_ns` the time from then to the first work of a group is a gap too, without a before_id.
     """
     parts = [_gaps_of_group(mine, begin_ns) for _, mine in groups_of(work, keys)]
-    after = pl.concat([mine[rows] for mine, rows, _, _ in parts]) if parts else work
-    begins, before = (np.concatenate([np.empty(0, np.int64), *(part[i] for part in parts)]) for i in (2, 3))
+    after = pl.concat([part.after for part in parts]) if parts else work
+    nothing = np.empty(0, np.int64)
+    begins = np.concatenate([nothing, *(part.begins_ns for part in parts)])
+    before = np.concatenate([nothing, *(part.before for part in parts)])
     before_id = pl.Series("before_id", np.maximum(before, 0).astype(np.uint32))
     before_id = before_id.set(pl.Series(before < 0), None) if (before < 0).any() else before_id
     columns = [pl.Series("ts_ns", begins), pl.Series("dur_ns", after["ts_ns"].to_numpy() - begins), before_id]
@@ -170,8 +171,15 @@ def _gaps(work: pl.DataFrame, keys: tuple[str, ...], begin_ns: int | None) -> pl
     return after.hstack(columns)
 
 
-def _gaps_of_group(work: pl.DataFrame, begin_ns: int | None) -> tuple[pl.DataFrame, NDArray[np.uint32], Ints, Ints]:
-    """The work, its rows that come after a gap, when each gap begins, and the id of what ended then (-1: none)."""
+class _Gaps(msgspec.Struct, frozen=True):
+    """Gaps of one group of work: the work after each, when it begins, and the id of the work that ended then or -1."""
+
+    after: pl.DataFrame
+    begins_ns: Ints
+    before: Ints
+
+
+def _gaps_of_group(work: pl.DataFrame, begin_ns: int | None) -> _Gaps:
     starts, ends = work["ts_ns"].to_numpy(), work["end_ns"].to_numpy()
     order = np.lexsort((ends, starts))
     reach = np.maximum.accumulate(ends[order])
@@ -181,7 +189,7 @@ def _gaps_of_group(work: pl.DataFrame, begin_ns: int | None) -> tuple[pl.DataFra
     until = np.concatenate(([first], reach[:-1]))
     before = np.concatenate(([-1], work["span_id"].to_numpy()[order[last]][:-1]))
     is_gap = (starts[order] > until) & (until != _LONG_AGO)
-    return work, order[is_gap].astype(np.uint32), until[is_gap], before[is_gap]
+    return _Gaps(work[order[is_gap].astype(np.uint32)], until[is_gap], before[is_gap])
 
 
 def _with_cause(
