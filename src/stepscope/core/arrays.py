@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 NESTING = Path(__file__).with_name("_nesting.so")
-_VERSION = 2
+_VERSION = 3
 #: Of fewer values NumPy is as fast.
 _FEW = 100
 #: Numbers that lie in a range of so many are marked in it, and not sorted.
@@ -126,6 +126,8 @@ def _nesting() -> ctypes.CDLL | None:
             getattr(loaded, f"nesting_{name}").restype = None
         loaded.nesting_numbered.argtypes = [size, pointer, ctypes.c_uint32, *[pointer] * 3]
         loaded.nesting_numbered.restype = size
+        loaded.nesting_own.argtypes = [size, *[pointer] * 5]
+        loaded.nesting_own.restype = ctypes.c_int32
     return loaded
 
 
@@ -172,3 +174,16 @@ def compiled_around(
     at = (column.ctypes.data for column in (parents, starts, lengths, wanted, target))
     nesting.nesting_around(asked.size, asked.ctypes.data, parents.size, *at)
     return target
+
+
+def compiled_own_lengths(
+    starts: NDArray[np.int64], ends: NDArray[np.int64], parents: NDArray[np.int64]
+) -> NDArray[np.int64] | None:
+    """As `intervals.own_lengths`; None if nothing is compiled, or if children of one row overlap."""
+    nesting, n = _nesting(), parents.size
+    if nesting is None or starts.size != n or ends.size != n or int(parents.max(initial=-1)) >= n:
+        return None
+    columns = [np.ascontiguousarray(column, np.int64) for column in (starts, ends, parents)]
+    reach, own = np.empty(n, np.int64), np.empty(n, np.int64)
+    is_done = nesting.nesting_own(n, *(column.ctypes.data for column in (*columns, reach, own)))
+    return own if is_done else None

@@ -18,7 +18,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.core.arrays import compiled_around, compiled_enclosing, compiled_nearest, distinct_values
+from stepscope.core.arrays import (
+    compiled_around,
+    compiled_enclosing,
+    compiled_nearest,
+    compiled_own_lengths,
+    distinct_values,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -329,6 +335,8 @@ def own_lengths(starts: Ints, ends: Ints, parents: Ints) -> Ints:
 
     `parents` holds row indices or -1, as `enclosing` returns; children are clipped to their parent.
     """
+    if (done := compiled_own_lengths(starts, ends, parents)) is not None:
+        return done
     n = parents.size
     own: Ints = np.maximum(ends - starts, 0)
     children = np.flatnonzero(parents >= 0)

@@ -4,7 +4,7 @@
 #include <stdint.h>
 
 /* To be raised, here and in `arrays.py`, with whatever both have to agree on. */
-#define VERSION 2
+#define VERSION 3
 
 int32_t nesting_version(void) { return VERSION; }
 
@@ -51,6 +51,29 @@ void nesting_around(int64_t n_asked, const uint32_t *asked, int64_t n, const uin
             at = parents[at];
         }
     }
+}
+
+/* The length of each row without what its direct children cover of it. `reach` has room for a time of each row. Returns 0,
+   and `own` is of no use, if children of one row overlap or are not in order of time. */
+int32_t nesting_own(int64_t n, const int64_t *starts, const int64_t *ends, const int64_t *parents, int64_t *reach,
+                    int64_t *own) {
+    int64_t i;
+    for (i = 0; i < n; i++) {
+        own[i] = ends[i] > starts[i] ? ends[i] - starts[i] : 0;
+        reach[i] = INT64_MIN;
+    }
+    for (i = 0; i < n; i++) {
+        const int64_t above = parents[i];
+        int64_t low, high;
+        if (above < 0) continue;
+        low = starts[i] > starts[above] ? starts[i] : starts[above];
+        high = ends[i] < ends[above] ? ends[i] : ends[above];
+        if (low < reach[above]) return 0;
+        if (high <= low) continue;
+        own[above] -= high - low;
+        reach[above] = high;
+    }
+    return 1;
 }
 
 /* Numbers distinct values in the order in which they come. `place` has a zero for each value from `low` on; `first` are
