@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     Processes = tuple[Observation, ...]
 
 
-#: A trace that unpacks to more bytes is opened when nothing is held of the one before.
+#: A trace that unpacks to more bytes is opened when it is needed, and nothing is held of the one before.
 _MOST_AHEAD = 300_000_000
 #: What evidence on an operator's own time ends with.
 OWN_TIME = ": own time per cycle"
@@ -99,22 +99,27 @@ def compare_two_runs(base: Run, other: Run, *, anchor: str | None = None) -> Com
 
 @contextmanager
 def _opened_ahead(runs: tuple[Run, Run]) -> Iterator[Iterator[Trace]]:
-    """The traces of both runs in turn. A thread opens the first at once, and each small one while another is used."""
-    openings = [partial(run.open_trace, path) for run in runs for path in run.paths]
+    """The traces of both runs in turn. A thread opens each small one, the first at once, others while one is used."""
+    from stepscope.query.workers.pool import unpacked_bytes
+
     with ThreadPoolExecutor(1) as pool:
 
-        def traces(result: Callable[[], Trace]) -> Iterator[Trace]:
-            from stepscope.query.workers.pool import unpacked_bytes
+        def begun(open_trace: Callable[[str], Trace], path: str) -> Callable[[], Trace]:
+            # The end of the block waits for the thread, also after an interrupt: with a big trace that would take long.
+            if cores() < 2 or unpacked_bytes(path) > _MOST_AHEAD:
+                return partial(open_trace, path)
+            return pool.submit(copy_context().run, open_trace, path).result
 
-            for opening in openings[1:]:
+        def traces(result: Callable[[], Trace]) -> Iterator[Trace]:
+            for file in files[1:]:
                 trace = result()
-                is_small = cores() > 1 and unpacked_bytes(*opening.args) <= _MOST_AHEAD
-                result = pool.submit(copy_context().run, opening).result if is_small else opening
+                result = begun(*file)
                 yield trace
                 del trace
             yield result()
 
-        yield traces(pool.submit(copy_context().run, openings[0]).result)
+        files = [(run.open_trace, path) for run in runs for path in run.paths]
+        yield traces(begun(*files[0]))
 
 
 def _observed(run: Iterable[Trace], anchor: str) -> tuple[list[Processes], list[Snapshot], list[pl.DataFrame]]:
