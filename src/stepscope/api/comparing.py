@@ -102,6 +102,7 @@ def _opened_ahead(runs: tuple[Run, Run]) -> Iterator[Iterator[Trace]]:
     """The traces of both runs in turn. A thread opens each small one, the first at once, others while one is used."""
     from stepscope.query.workers.pool import unpacked_bytes
 
+    files = [(run.open_trace, path) for run in runs for path in run.paths]
     with ThreadPoolExecutor(1) as pool:
 
         def begun(open_trace: Callable[[str], Trace], path: str) -> Callable[[], Trace]:
@@ -118,7 +119,6 @@ def _opened_ahead(runs: tuple[Run, Run]) -> Iterator[Iterator[Trace]]:
                 del trace
             yield result()
 
-        files = [(run.open_trace, path) for run in runs for path in run.paths]
         yield traces(begun(*files[0]))
 
 

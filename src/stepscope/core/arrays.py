@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     _Row = TypeVar("_Row", bound=np.signedinteger)
     _T = TypeVar("_T", bound=np.generic)
 
-    Ints = NDArray[np.int64]
-
 NESTING = Path(__file__).with_name("_nesting.so")
 _VERSION = 3
 #: Of fewer values NumPy is as fast.
@@ -55,7 +53,7 @@ def distinct_values(values: NDArray[_T]) -> NDArray[_T]:
     return first
 
 
-def grouped(keys: Ints) -> tuple[Ints, Ints]:
+def grouped(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """For each distinct key, in order, the row in which it comes first; and for each row the number of its key.
 
     As from `numpy.unique`, which sorts all rows. Here only the distinct keys are sorted if they lie close together.

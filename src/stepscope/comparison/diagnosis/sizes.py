@@ -63,7 +63,7 @@ def _count(shapes: list[object]) -> float:
     return total
 
 
-@lru_cache(1 << 14)
+@lru_cache(1 << 14)  # several causes ask for the same calls
 def amount(name: str, shapes: str | None) -> float | None:
     """The amount of work in a call: multiplications of a matrix product, else elements of the inputs.
 
