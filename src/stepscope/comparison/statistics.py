@@ -13,10 +13,13 @@ A difference must pass two separate tests:
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
+
+from stepscope.core.student_t import upper_quantile, upper_tail
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -140,8 +143,6 @@ def differences(base: Moments, other: Moments, floor: Floats) -> Differences:
 
     Source: Welch 1947; shrinkage of a variance towards a scaled inverse chi-squared prior.
     """
-    from scipy.special import stdtr, stdtrit
-
     delta = other.mean - base.mean
     squares, products = base.squares + other.squares, base.products + other.products
     factor = inflation(squares, products, base.cycles + other.cycles, base.runs + other.runs)
@@ -151,18 +152,18 @@ def differences(base: Moments, other: Moments, floor: Floats) -> Differences:
         freedom = PRIOR_RUNS + np.maximum(base.runs - 1, 0) + np.maximum(other.runs - 1, 0)
         of_runs = np.sqrt((PRIOR_RUNS * prior**2 + base.between + other.between) / freedom)
         share = np.sqrt(1 / base.runs + 1 / other.runs)
-        limit = stdtrit(freedom, 0.975)
+        limit = upper_quantile(freedom, 0.025)
         drift = limit * of_runs * share
         parts = base.within(factor), other.within(factor)
         within = parts[0] + parts[1]
         welch = _welch_freedom(parts, (base, other), factor)
-        p_value = 2 * stdtr(welch, -np.abs(delta) / np.sqrt(within))
+        p_value = 2 * upper_tail(welch, np.abs(delta) / np.sqrt(within))
         p_value = np.where(within > 0, p_value, np.where(delta == 0, 1.0, 0.0))
         has_noise = np.minimum(base.cycles, other.cycles) >= LEAST_FOR_INTERVAL
         p_value = np.where(has_noise, p_value, np.nan)
         half = np.where(has_noise, limit * np.sqrt(of_runs**2 * share**2 + within), np.nan)
         # 80 % of differences of this size exceed the limits.
-        shown = np.maximum(drift, stdtrit(welch, 0.975) * np.sqrt(within)) + 0.84 * np.sqrt(within)
+        shown = np.maximum(drift, upper_quantile(welch, 0.025) * np.sqrt(within)) + 0.84 * np.sqrt(within)
         shown = np.where(has_noise, shown, np.nan)
     return Differences(delta, delta - half, delta + half, p_value, drift, shown)
 
@@ -261,19 +262,14 @@ def more_often(a: int, n_other: int, b: int, n_base: int) -> float:
 
     Source: Fisher's exact test, one-sided.
     """
-    from scipy.special import gammaln
+    ways = _log_choose(n_other + n_base, a + b)
+    hits = range(max(a, a + b - n_base), min(a + b, n_other) + 1)
+    chances = [math.exp(_log_choose(n_other, k) + _log_choose(n_base, a + b - k) - ways) for k in hits]
+    return min(math.fsum(chances), 1.0)
 
-    hits = np.arange(a, min(a + b, n_other) + 1)
 
-    def choose(n: int, k: NDArray[Any]) -> Floats:
-        log: Floats = gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)
-        return log
-
-    rest = a + b - hits
-    rest_fits = (rest >= 0) & (rest <= n_base)
-    logs = choose(n_other, hits[rest_fits]) + choose(n_base, rest[rest_fits])
-    chance = np.exp(logs - choose(n_other + n_base, np.array([a + b]))[0]).sum()
-    return float(min(chance, 1.0))
+def _log_choose(n: int, k: int) -> float:
+    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
 
 
 def at_most(k: int, n: int, p: float) -> float:

@@ -17,6 +17,7 @@ import numpy as np
 from stepscope.analyses.ranks.grouped_medians import MAD_TO_SD, Floats
 from stepscope.core.arrays import distinct_values
 from stepscope.core.intervals import Bools, Ints
+from stepscope.core.student_t import upper_quantile
 
 STEADY, SINCE, TRANSIENT, PERIODIC, IRREGULAR = PATTERNS = ("steady", "since", "transient", "periodic", "irregular")
 LEVEL = 0.05
@@ -130,7 +131,6 @@ def _normal_quantiles(places: Floats) -> Floats:
     """The value below which a standard normal variable lies with each of these probabilities; NaN stay."""
     known = np.isfinite(places)
     scores = np.full(places.shape, np.nan)
-    # The import of scipy.special would take longer than a report of a few ranks.
     scores[known] = np.fromiter(map(NormalDist().inv_cdf, places[known].tolist()), np.float64)
     return scores
 
@@ -228,7 +228,7 @@ def _apart(values: Floats, which: int) -> float:
     middle = float(np.median(rest))
     spread = max(MAD_TO_SD * float(np.median(np.abs(rest - middle))), 1e-9)
     # The efficiency of a median absolute deviation is some 0.37.
-    least = _student_quantile(1.0 - _OUTLIER_LEVEL / n_series, max(0.37 * (n_series - 1), 1.0))
+    least = float(upper_quantile(max(0.37 * (n_series - 1), 1.0), _OUTLIER_LEVEL / n_series))
     return (float(means[which]) - middle) / spread / least
 
 
@@ -242,10 +242,4 @@ def is_outlier(value: float, rest: Floats) -> bool:
     if n < 2:
         return False
     spread = max(float(rest.std(ddof=1)) * np.sqrt(1.0 + 1.0 / n), 1e-9)
-    return bool((value - float(rest.mean())) / spread >= _student_quantile(1.0 - _OUTLIER_LEVEL / (n + 1), n - 1.0))
-
-
-def _student_quantile(probability: float, freedom: float) -> float:
-    from scipy.special import stdtrit
-
-    return float(stdtrit(freedom, probability))
+    return bool((value - float(rest.mean())) / spread >= float(upper_quantile(n - 1.0, _OUTLIER_LEVEL / (n + 1))))

@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 
 from stepscope.comparison.statistics import PRIOR_RUNS
+from stepscope.core.student_t import upper_tail
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -188,16 +189,14 @@ def _chance(apart: Floats, delta: float, share: float, floor: float) -> float:
 
 def _tail(delta: float, share: float, variance: float, freedom: float, r: float, floor: float) -> float:
     """Two-sided p-value with the variance as estimated, and shrunk to that of healthy runs: the larger of both."""
-    from scipy.special import stdtr
-
     factor = (1 + r) / (1 - r)
     shrunk = max((PRIOR_RUNS * floor**2 + freedom * variance) / (PRIOR_RUNS + freedom), floor**2)
     chances = [
-        2 * stdtr(max(known / factor, 1.0), -abs(delta) / np.sqrt(each * factor * share))
+        2 * float(upper_tail(max(known / factor, 1.0), abs(delta) / np.sqrt(each * factor * share)))
         for each, known in ((variance, freedom), (shrunk, PRIOR_RUNS + freedom))
         if each > 0
     ]
-    return float(max(chances, default=0.0))
+    return max(chances, default=0.0)
 
 
 def _mean_square(values: Floats) -> float:
