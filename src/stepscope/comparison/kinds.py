@@ -14,7 +14,7 @@ import polars as pl
 from stepscope.comparison.diagnosis.change import fold
 from stepscope.comparison.diagnosis.operators import types_of
 from stepscope.comparison.diagnosis.python import graph_launches, graphs_differ
-from stepscope.comparison.diagnosis.sizes import kernels_of_same_size, most_telling, retyped, sizes
+from stepscope.comparison.diagnosis.sizes import kernels_of_same_size, most_telling
 from stepscope.comparison.diagnosis.workload import is_other, other_work, strangers, unit_of
 from stepscope.comparison.model import KINDS, SETUP
 from stepscope.core import units
@@ -219,7 +219,7 @@ def _of_program(view: View) -> list[tuple[str, str, str, str, str]]:
             rows.append(_row(kind, f"{category}s of this run only", base, other))
     if graphs_differ(view):
         rows.append(_row("program", "graph launches per step", *map(units.number, graph_launches(view))))
-    types = retyped(view.pair)
+    types = view.retyped
     if types:
         more = f" and {len(types) - 1} more" if len(types) > 1 else ""
         rows.append(_row("program", f"types of {shorten(types[0])}{more}", *types_of(view, types[0])))
@@ -230,7 +230,7 @@ def _of_shapes(view: View) -> list[tuple[str, str, str, str, str]]:
     work = other_work(view)
     if work is None or not is_other(work) or not view.same_cycles:
         return []
-    rows = most_telling(sizes(view.pair))
+    rows = most_telling(view.sizes)
     if rows.is_empty():
         return [_row("shapes", "calls of kernels per step", "1×", fold(work[1]))]
     first = rows.row(0, named=True)

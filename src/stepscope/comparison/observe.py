@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from stepscope.analyses.common.collective_calls import collectives_on_host, computing_on_host, open_time
 from stepscope.analyses.common.device_work import by_device, device_work, mean_of, occupied
 from stepscope.analyses.common.processes import of_each
-from stepscope.analyses.common.span_lookup import at_or_around
+from stepscope.analyses.common.span_lookup import at_or_around, of_ids
 from stepscope.analyses.cycles.cycles import Cycles, find_cycles, host_bounds
 from stepscope.analyses.cycles.functions import functions_of, own_of
 from stepscope.analyses.steps.step_breakdown import divided
@@ -189,12 +189,15 @@ def workload_of(trace: Trace, functions: Functions, own: Own, is_complete: NDArr
         "self_ns_per_cycle": pl.col("self_ns").sum() / n_cycles,
     }
     sizes = trace.ops.select("span_id", "input_shapes", "input_types")
-    shapes = pl.when(~pl.col("span_id").is_in(_calls_product(trace.spans, sizes).implode())).then("input_shapes")
-    sizes = sizes.with_columns(input_shapes=shapes)
-    operators = events.filter(pl.col("category") == "operator").join(sizes, on="span_id", how="left")
-    operators = operators.group_by("device", "name", shapes="input_shapes", types="input_types").agg(**sums)
+    is_outer = pl.col("span_id").is_in(_calls_product(trace.spans, sizes).implode())
+    sizes = sizes.with_columns(input_shapes=pl.when(~is_outer).then("input_shapes"))
+    operators = events.filter(pl.col("category") == "operator")
+    shapes, types = of_ids(sizes, operators["span_id"])
+    operators = operators.with_columns(shapes=shapes, types=types)
+    operators = operators.group_by("device", "name", "shapes", "types").agg(**sums)
     launches = trace.kernels.select("span_id", *_AXES)
-    kernels = events.filter(pl.col("category") == "kernel").join(launches, on="span_id", how="left")
+    kernels = events.filter(pl.col("category") == "kernel")
+    kernels = kernels.with_columns(of_ids(launches, kernels["span_id"]))
     kernels = kernels.group_by("device", "name", *_AXES).agg(**sums)
     grid = pl.format("grid {}×{}×{}, block {}×{}×{}", *_AXES)
     kernels = kernels.with_columns(shapes=grid, self_ns_per_cycle=None)

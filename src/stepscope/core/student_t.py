@@ -27,7 +27,8 @@ _N_POINTS = 40
 _REACH = 72.0
 #: With more degrees of freedom it is the normal distribution.
 _MOST_FREEDOM = 1e15
-_EXACT = 1e-14
+#: The last step of Newton's method is at most so much of the value.
+_NEAR = 1e-7
 _MOST_STEPS = 20
 
 
@@ -56,14 +57,14 @@ def upper_quantile(freedom: ArrayLike, chance: float) -> Floats:
     [12.7062047, 2.7764451, nan]
     """
     distinct, place = np.unique(np.minimum(np.asarray(freedom, np.float64), _MOST_FREEDOM), return_inverse=True)
-    r = np.full(distinct.shape, -NormalDist().inv_cdf(chance))
+    # Wallace 1959, a good start for Newton's method on the logarithm of the chance, which is concave.
+    r = -NormalDist().inv_cdf(chance) * (8 * distinct + 3) / (8 * distinct + 1)
     wanted = 2 * chance * _above(distinct, np.zeros_like(r))
     for _ in range(_MOST_STEPS):
-        # Newton's method on the logarithm of the chance, which is concave.
         above = _above(distinct, r)
         step = np.log(above / wanted) * above / (np.exp(-(r**2) / 2) * _factor(distinct, r))
         r += step
-        if not (np.abs(step) > _EXACT * r).any():
+        if not (np.abs(step) > _NEAR * r).any():  # each step doubles the number of digits
             break
     quantile: Floats = np.sqrt(distinct * np.expm1(r**2 / distinct))[place]
     return quantile

@@ -49,10 +49,8 @@ def test_values_are_those_of_the_rows_that_are_asked_for() -> None:
 def test_rows_are_found_by_their_ids_in_any_order(known: list[int], ids: list[int | None], is_sorted: bool) -> None:
     have = pl.Series(sorted(known) if is_sorted else known, dtype=pl.UInt32)
     rows = row_numbers(have, pl.Series(ids, dtype=pl.UInt32)).tolist()
-    numbered = have.to_list() == list(range(have.len())) and known  # then every id is taken for a row
     for number, row in zip(ids, rows, strict=True):
-        is_one = number is not None and (numbered or number in known)
-        assert row == ((number if numbered else have.to_list().index(number)) if is_one else NO_ROW)
+        assert row == (have.to_list().index(number) if number in known else NO_ROW)
 
 
 def test_the_nearest_span_is_that_span_or_one_around_it() -> None:

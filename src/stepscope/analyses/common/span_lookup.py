@@ -158,7 +158,8 @@ def row_numbers(have: pl.Series, ids: pl.Series) -> NDArray[np.uint32]:
     wanted = ids.cast(pl.UInt32)
     rows: NDArray[np.uint32] = (wanted.fill_null(NO_ROW) if wanted.null_count() else wanted).to_numpy()
     if _is_numbered(have):
-        return rows
+        beyond = rows >= have.len()
+        return np.where(beyond, NO_ROW, rows) if beyond.any() else rows
     known = have.to_numpy()  # looked up in NumPy: a join of the two is planned for as long as it takes
     order = None if have.is_sorted() else np.argsort(known, kind="stable")
     at = np.searchsorted(known, rows, sorter=order)

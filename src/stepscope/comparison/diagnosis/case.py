@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -10,7 +11,7 @@ import polars as pl
 
 from stepscope.comparison.diagnosis.by_cycle import RunByCycle, of_amount, of_resource, unit_of
 from stepscope.comparison.diagnosis.change import ABSENT, SURE, Change, changed
-from stepscope.comparison.diagnosis.sizes import sizes_of_calls
+from stepscope.comparison.diagnosis.sizes import retyped, share_of_same_work, sizes, sizes_of_calls
 from stepscope.comparison.model import COMMUNICATION, OTHER, PYTHON, WINDOWS, Cause, Evidence, RuledOut
 from stepscope.comparison.whole_run import elapsed_step_ns, tails_of
 from stepscope.core.collectives import talks_to_ranks
@@ -58,7 +59,7 @@ class Case(msgspec.Struct, frozen=True):
     whole: Effect | None = None
 
 
-class View(msgspec.Struct, frozen=True, eq=False, weakref=True):
+class View(msgspec.Struct, frozen=True, eq=False, weakref=True, dict=True):
     """One pair of processes in numbers. Times are ns per cycle; what counters and samples say is per step of the run.
 
     `resources` are means over cycles by device and metric. `amounts` are rates multiplied by the cycle's duration. If
@@ -84,6 +85,21 @@ class View(msgspec.Struct, frozen=True, eq=False, weakref=True):
     tails: Tails | None = None
     run_step: Change = ABSENT
     is_sure: bool = True
+
+    @cached_property
+    def sizes(self) -> pl.DataFrame:
+        """How much work each operator gets in both runs: see `sizes`."""
+        return sizes(self.pair)
+
+    @cached_property
+    def retyped(self) -> tuple[str, ...]:
+        """Operators with new element types, longest first: see `retyped`."""
+        return retyped(self.pair)
+
+    @cached_property
+    def share_of_same_work(self) -> float | None:
+        """Share of the base's time in operators that do the same work in both runs: see `share_of_same_work`."""
+        return share_of_same_work(self.pair)
 
     @property
     def rank(self) -> int | None:

@@ -19,7 +19,6 @@ from stepscope.comparison.diagnosis.case import (
     typical_slowdown,
 )
 from stepscope.comparison.diagnosis.change import Change, evidence, fold, gpu_name, moved, span
-from stepscope.comparison.diagnosis.sizes import share_of_same_work
 from stepscope.comparison.model import NEIGHBOURS, ON_DEVICE, PROCESS, RuledOut
 from stepscope.core import units
 from stepscope.core.names import shorten
@@ -301,7 +300,7 @@ def _slow_on(view: View, device: str) -> Judgement:
 
 def _replaced_on(view: View, device: str) -> Suspect | None:
     """New kernels that replace others for the same operators and take 3 % of a cycle longer."""
-    same = share_of_same_work(view.pair)
+    same = view.share_of_same_work
     if same is None or same <= 0.5 or not view.is_slower:
         return None
     kernels = view.kernels(device)

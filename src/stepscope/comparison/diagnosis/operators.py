@@ -30,7 +30,7 @@ from stepscope.comparison.diagnosis.sampled import (
     unexplained,
     waiting,
 )
-from stepscope.comparison.diagnosis.sizes import plain, retyped
+from stepscope.comparison.diagnosis.sizes import plain
 from stepscope.comparison.diagnosis.workload import does_more, is_other, newcomer, other_work
 from stepscope.comparison.model import LAYOUT_CALLS, LAYOUT_COPIES, PROCESS, RuledOut
 from stepscope.comparison.stack_functions import COMPILES
@@ -120,7 +120,7 @@ def _in_operators(view: View) -> Judgement:
         return not_slower(name, view)
     if is_other(other_work(view)) or does_more(view):
         return RuledOut(name, "the work is another, so times of calls do not compare", is_judged=False)
-    types, on_device = retyped(view.pair), view.part("computation")
+    types, on_device = view.retyped, view.part("computation")
     if types and on_device.rose(by=view.least_ns) and on_device.delta >= 0.5 * view.delta_ns:
         return _on_device(view, types, on_device)
     grown = _grown(view, types)
@@ -388,7 +388,7 @@ def layout_copies(view: View) -> Judgement:
     around = 0.0 if more.is_empty() else _around_copies(view, float(more["added"][0]))
     if more.is_empty() or grown <= 0 or grown + around < _LEAST_COPIES * view.least_ns:
         return RuledOut(name, "tensors are brought into another order as often as before, or in no time that matters")
-    if retyped(view.pair):
+    if view.retyped:
         return RuledOut(name, "element types differ, so copies convert them")
     # Numbers of calls do not scatter, so the cycle need not be proven to be longer.
     if not view.is_slower and view.delta_ns < 0.5 * (grown + around):

@@ -33,7 +33,7 @@ from stepscope.comparison.diagnosis.sampled import (
     typical_growth,
     waiting,
 )
-from stepscope.comparison.diagnosis.sizes import PRODUCTS, most_telling, retyped, share_of_same_work, sizes
+from stepscope.comparison.diagnosis.sizes import PRODUCTS, most_telling
 from stepscope.comparison.model import LAYOUT_CALLS, LAYOUT_COPIES, OPERATORS, PROCESS, WORKERS, RuledOut
 from stepscope.comparison.whole_run import mean_step_ns
 from stepscope.core import units
@@ -78,10 +78,10 @@ def other_work(view: View) -> tuple[float, float] | None:
     recorded, else calls of kernels per cycle. None if unknown. If most of the time goes to the same shapes as often as
     before, nothing changed.
     """
-    same = share_of_same_work(view.pair)
+    same = view.share_of_same_work
     if same is not None and same > _HALF:
         return 0.0, 1.0
-    known = sizes(view.pair)
+    known = view.sizes
     if known.height and float(known["time_base"].sum()) > 0:
         amounts = known.select(weight="time_base", ratio=pl.col("volume_other") / pl.col("volume_base"))
     else:
@@ -293,7 +293,7 @@ def _resized(view: View, share: float, ratio: float) -> Judgement:
     if crowded and waited(view).delta >= view.delta_ns:
         text = f"{what}, but other processes take the cores, and requests that wait are answered together"
         return RuledOut("workload_change", text, is_judged=False)
-    rows = most_telling(sizes(view.pair)).head(3).to_dicts()
+    rows = most_telling(view.sizes).head(3).to_dicts()
     shown = [
         evidence(
             f"{shorten(row['name'])}: {unit_of(row['name'])} per cycle",
@@ -356,7 +356,7 @@ def _added(view: View) -> pl.DataFrame:
     if work.filter(pl.col("name").is_in(LAYOUT_CALLS) & pl.col("calls_real") & (more > 0)).height:
         work = work.filter(~pl.col("name").is_in(LAYOUT_COPIES))
     fewer = work.filter((more < 0) & pl.col("calls_real") & (pl.col("own_ns_base") > 0.005 * view.base_ns))
-    if fewer.height or retyped(view.pair):
+    if fewer.height or view.retyped:
         return work.clear()
     return work.filter((more > 0) & pl.col("calls_real") & pl.col("is_real") & (pl.col("delta_ns") / more >= SMALL_NS))
 
