@@ -18,8 +18,9 @@ ROOT = Path(__file__).parents[1]
 
 # Tests open files of their own making, which nobody opens again: those that are about the cache turn it on.
 os.environ["STEPSCOPE_CACHE"] = "0"
-# One worker of pytest a core: threads of Polars would only get in each other's way.
+# One worker of pytest a core: threads would only get in each other's way.
 os.environ.setdefault("POLARS_MAX_THREADS", "1")
+os.environ.setdefault("STEPSCOPE_THREADS", "1")
 
 # No deadline: the cores that tests run on may be shared, and a slow example is not a wrong one. Where CI is set, the
 # same examples are tried every time, and more of them, so that a change is not failed by what it did not touch.

@@ -11,7 +11,7 @@ import time
 import pytest
 
 import stepscope
-from stepscope.cli import VERBS, show
+from stepscope.cli import VERBS, hold_little, show
 
 
 def spawn(*words, **kwargs):
@@ -99,6 +99,56 @@ def test_a_closed_pipe_is_quiet():
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+def test_what_others_do_at_the_end_is_done():
+    code = (
+        "import atexit, sys; atexit.register(print, 'the end'); sys.argv = ['stepscope', 'formats', *sys.argv[1:]]; "
+        "from stepscope.cli import run; run(); print('never')"
+    )
+    fine = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert fine.stdout.startswith("name ")
+    assert fine.stdout.endswith("\nthe end\n")
+    wrong = subprocess.run([sys.executable, "-c", code, "--bogus"], capture_output=True, text=True, check=False)
+    assert (wrong.returncode, wrong.stdout) == (2, "the end\n")
+
+
+@pytest.mark.slow
+def test_a_profiler_has_its_say():
+    words = [sys.executable, "-m", "cProfile", "-m", "stepscope", "formats"]
+    out = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert "function calls" in out
+
+
+@pytest.mark.slow
+def test_a_thread_of_others_is_waited_for():
+    code = (
+        "import sys, threading, time; sys.argv = ['stepscope', '--version']\n"
+        "threading.Thread(target=lambda: (time.sleep(0.5), print('done'))).start()\n"
+        "from stepscope.cli import run; run()"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out == f"stepscope {stepscope.__version__}\ndone\n"
+
+
+def test_files_and_folders_hold_little_if_they_are_small_when_unpacked(tmp_path):
+    def of(name, size):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(size)
+        return str(tmp_path / name)
+
+    few, many = of("few.json", 150_000_000), of("many.json", 250_000_000)
+    packed, more = of("ranks/rank0.json.gz", 10_000_000), of("more/rank0.json.gz", 20_000_000)
+    assert hold_little(["report", few])
+    assert hold_little(["report", "--format", "json", packed])
+    assert not hold_little(["report", many])
+    assert not hold_little(["report", more])
+    assert not hold_little(["compare", few, packed])
+    assert hold_little([str(tmp_path / "ranks")])
+    assert not hold_little([str(tmp_path)])
+    assert not hold_little(["s3://bucket/rank0.json", "nowhere.json"])
+
+
 def test_output_survives_an_ascii_locale():
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "NO_COLOR": "1"}
     result = spawn("tables", env=environment)

@@ -84,7 +84,7 @@ def test_a_caller_may_allow_fewer_cores():
 @pytest.mark.usefixtures("system")
 @pytest.mark.parametrize(("share", "expected"), [("", 6), ("2", 2), ("0", 1), ("64", 6), ("many", 6)])
 def test_a_worker_process_has_threads_for_its_share_of_the_cores(share, expected, monkeypatch):
-    monkeypatch.setenv("POLARS_MAX_THREADS", share)
+    monkeypatch.setenv(machine.SHARE, share)
     assert cores_for_threads() == expected
 
 

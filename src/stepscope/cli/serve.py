@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import gc
 import secrets
 import socket
 from contextlib import ExitStack
@@ -49,8 +47,6 @@ def command(
     from stepscope.web.app import application
     from stepscope.web.guard import is_loopback
 
-    # DuckDB would report objects that are not freed at the end as leaks, on standard error.
-    atexit.unregister(gc.freeze)
     keep_freed_memory()
     token = None if is_loopback(host) else secrets.token_urlsafe(24)
     limit = None if max_bytes is None else size_of(max_bytes)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import gc
 import re
 import sys
 from typing import Annotated, Any
@@ -80,8 +78,6 @@ def command(
         raise typer.BadParameter("PATH and a query are needed, as in 'stepscope sql DIR \"SELECT * FROM steps\"'")
     if _QUERY.match(arguments[0]):
         raise typer.BadParameter("the query comes last, as in 'stepscope sql DIR \"SELECT * FROM steps\"'")
-    # DuckDB would report objects that are not freed at the end as leaks, on standard error.
-    atexit.unregister(gc.freeze)
     *paths, text = arguments
     if text == _STDIN:
         text = sys.stdin.read()

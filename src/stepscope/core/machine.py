@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
+#: The variable that tells a worker process how many cores are its own.
+SHARE = "STEPSCOPE_THREADS"
 _CGROUP = Path("/sys/fs/cgroup")
 _UNKNOWN_BYTES = 4 << 30
 #: With fewer rows threads mostly wait for each other (the GIL), which costs what they gain; of more, memory is scarce.
@@ -57,8 +59,8 @@ def cores() -> int:
 
 
 def cores_for_threads() -> int:
-    """Cores for the threads of this process. A worker process of ours has its share of `cores`."""
-    share = os.environ.get("POLARS_MAX_THREADS", "")
+    """Cores for the threads of this process. A worker process of ours has its share of `cores`, in `SHARE`."""
+    share = os.environ.get(SHARE, "")
     return max(1, min(cores(), int(share))) if share.isdecimal() else cores()
 
 

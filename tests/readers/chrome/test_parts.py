@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stepscope.core.errors import StepscopeError
+from stepscope.core.machine import SHARE
 from stepscope.readers.chrome import kineto, parts
 from stepscope.readers.common import forked as processes
 from stepscope.readers.common import source as _source
@@ -57,7 +58,7 @@ LIST = json.dumps(EVENTS, indent=1).encode()
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Parts of some kB, so that a small file has several."""
-    monkeypatch.delenv("POLARS_MAX_THREADS", raising=False)
+    monkeypatch.delenv(SHARE, raising=False)
     monkeypatch.setattr(parts, "_LEAST_BYTES", 4_000)
     monkeypatch.setattr(kineto, "_LEAST_FOR_PARTS", 0)
     monkeypatch.setattr(parts, "_UNPACKED", 100)

@@ -26,7 +26,7 @@ import msgspec
 from stepscope import store
 from stepscope.core import files
 from stepscope.core.errors import StepscopeError
-from stepscope.core.machine import cores, memory_bytes
+from stepscope.core.machine import SHARE, cores, memory_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -191,7 +191,7 @@ class _Tender:
 def _environment(n_workers: int) -> dict[str, str]:
     # Threads of several processes would only slow each other down.
     threads = str(max(1, (os.cpu_count() or 1) // n_workers))
-    given = {"POLARS_MAX_THREADS": threads, "OPENBLAS_NUM_THREADS": "1", **_KEEP_FREED, **os.environ}
+    given = {"POLARS_MAX_THREADS": threads, SHARE: threads, "OPENBLAS_NUM_THREADS": "1", **_KEEP_FREED, **os.environ}
     # A cache that is not used because others could write to it: this process warns, and not each worker.
     return given if store.cache_folder() is not None else given | {"STEPSCOPE_CACHE": "0"}
 

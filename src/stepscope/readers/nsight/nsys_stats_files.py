@@ -25,7 +25,7 @@ _REPORTS = frozenset({
     *RENAMED, *RENAMED.values(), "cuda_api_trace", "nvtx_gpu_proj_sum", "nvtx_startend_trace", "mpi_event_sum",
     "mpi_event_trace", "openacc_sum", "openmp_sum", "vulkan_api_sum", "um_sum", "um_total_sum", "syscall_sum",
 })  # fmt: skip
-_FILE = re.compile(
+_FILE = (
     r"^(?P<prefix>.*?)(?P<mark>[_.-]?)(?P<report>" + "|".join(sorted(_REPORTS, key=len, reverse=True))
     + r")(?:_(?:base|mangled|nvtx[-_]name))*\.csv(?:\.(?:gz|zst|xz|bz2))?$"
 )  # fmt: skip
@@ -74,7 +74,7 @@ def named_by_file(name: str) -> tuple[str, str] | None:
     >>> named_by_file("run_gpukernsum.csv"), named_by_file("notes.csv")
     (('run_', 'cuda_gpu_kern_sum'), None)
     """
-    match = _FILE.match(name)
+    match = re.match(_FILE, name)
     if match is None or (match["prefix"] and not match["mark"]):
         return None
     return match["prefix"] + match["mark"], RENAMED.get(match["report"], match["report"])
