@@ -103,6 +103,11 @@ def _unknown(name: str, dtype: pl.DataType, n: int) -> pl.Series:
     return pl.Series(name, [None], dtype=dtype).new_from_index(0, n)  # unlike `clear(n)` it plans no query
 
 
+def without(frame: pl.DataFrame, *names: str) -> pl.DataFrame:
+    """The frame without these columns, as from `drop`, for which a query is planned."""
+    return frame[[name for name in frame.columns if name not in names]]
+
+
 def integers(series: pl.Series, absent: int = -1) -> NDArray[np.int64]:
     """Whole numbers of any type as an array, with `absent` for null. Where nothing is null no query is planned."""
     values = series.cast(pl.Int64)

@@ -15,6 +15,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.analyses.common.collective_calls import communicates
+from stepscope.analyses.common.span_lookup import of_ids
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import Intervals, Ints, covered, is_sorted, union
 from stepscope.core.schema import DEVICE_LABEL, DEVICE_WORK
@@ -61,7 +62,7 @@ def device_work(
     )
     work = work.with_columns(end_ns=pl.col("ts_ns") + pl.col("dur_ns"), sort=sort)
     where = tracks[["track_id", "rank", "device_id", "stream"]]
-    return _placed(work.join(where, on="track_id", how="left", maintain_order="left"))
+    return _placed(work.hstack(of_ids(where, work["track_id"], key="track_id")))
 
 
 def _placed(work: pl.DataFrame) -> pl.DataFrame:

@@ -17,6 +17,7 @@ import polars as pl
 from stepscope.core.intervals import NO_ROW, innermost, nearest, own_lengths, stretches
 from stepscope.core.names import is_own_code, map_names
 from stepscope.core.schema import CAPTURED
+from stepscope.core.table import without
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -181,14 +182,16 @@ def of_spans(spans: pl.DataFrame, ids: pl.Series, column: str) -> pl.Series:
     return spans[column][rows.set(rows == NO_ROW, None)]
 
 
-def of_ids(table: pl.DataFrame, ids: pl.Series) -> list[pl.Series]:
-    """For each id the other columns of a table by span_id, of the first of its rows; null where it has none."""
-    known = table["span_id"]
+def of_ids(table: pl.DataFrame, ids: pl.Series, key: str = "span_id") -> list[pl.Series]:
+    """For each id the other columns of a table by `key`, of the first of its rows; null where it has none.
+
+    Ids are below 2³² - 1. Of large tables, joining one to a column of ids takes as long; of small ones far longer.
+    """
+    known = table[key]
     if known.n_unique() < known.len():
-        table = table.unique("span_id", keep="first", maintain_order=True)
-    rows = row_numbers(table["span_id"], ids)
-    columns = [name for name in table.columns if name != "span_id"]
-    return table[columns][pl.Series(rows).set(pl.Series(rows == NO_ROW), None)].get_columns()
+        table = table.unique(key, keep="first", maintain_order=True)
+    rows = row_numbers(table[key], ids)
+    return without(table, key)[pl.Series(rows).set(pl.Series(rows == NO_ROW), None)].get_columns()
 
 
 def in_rows(values: pl.Series, rows: Ints) -> pl.Series:

@@ -14,16 +14,16 @@ import polars as pl
 from msgspec.structs import replace
 
 from stepscope.analyses.common.batch_names import Part, batch_of
-from stepscope.analyses.common.span_lookup import at_or_around, in_rows, parents_of
+from stepscope.analyses.common.span_lookup import at_or_around, in_rows, of_ids, parents_of
 from stepscope.analyses.costs.arguments import PRECISION, Arguments, Unclear
 from stepscope.analyses.costs.matrix import MATRIX, Cost
 from stepscope.analyses.costs.rows import ROWS
-from stepscope.core.intervals import Bools, Ints, Row, nearest, union_by
+from stepscope.core.intervals import NO_ROW, Bools, Ints, Row, nearest, union_by
 from stepscope.core.names import kernel_class, map_names
-from stepscope.core.table import integers
+from stepscope.core.table import integers, without
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -153,25 +153,28 @@ def priced(
     del parents
     costs = _costs(candidates, spans, ops, arguments=arguments)
     sound = np.zeros(spans.height, np.bool_)
-    sound[costs.filter(pl.col("flop").is_not_null())["call_id"].to_numpy()] = True
+    sound[candidates[costs["flop"].is_not_null().to_numpy()]] = True
     call = op.copy()
     outer = _outermost(op[known], spans, sound)
     call[known] = np.where(outer >= 0, outer, op[known])
     own_id = -1 - np.arange(work.height)  # work without an operator is a call of its own
     work = work.with_columns(call_id=pl.Series(np.where(call >= 0, call, own_id)))
-    of_call = _device_time(work)
-    bare = of_call.join(costs, on="call_id", how="anti").filter(pl.col("call_id") >= 0)["call_id"].to_numpy()
+    calls = _device_time(work)
+    ids = calls["call_id"].to_numpy()
+    bare = ids[(ids >= 0) & ~np.isin(ids, candidates)]
     both = costs
     if bare.size:
-        unclear = pl.DataFrame({"call_id": at_or_around(spans, wanted, bare)}, schema={"call_id": pl.Int64})
-        reasons = unclear.join(costs.select("call_id", "reason"), on="call_id", how="left", maintain_order="left")
-        rest = _costs(bare, spans, ops, arguments=arguments).with_columns(
-            reason=pl.coalesce(reasons["reason"], "reason")
-        )
+        (reasons,) = _of_calls(costs[["call_id", "reason"]], at_or_around(spans, wanted, bare))
+        rest = _costs(bare, spans, ops, arguments=arguments).with_columns(reason=pl.coalesce(reasons, "reason"))
         both = pl.concat([costs, rest])
-    calls = of_call.join(both, on="call_id", how="left", maintain_order="left")
+    calls = calls.hstack(_of_calls(both, ids))
     why = pl.when(pl.col("call_id") < 0).then(pl.lit(NO_OPERATOR)).otherwise("reason")
     return work, calls.with_columns(reason=why)
+
+
+def _of_calls(table: pl.DataFrame, calls: Ints) -> list[pl.Series]:
+    """For each call the other columns of a table by call_id; null where it has no row, and for negative ids."""
+    return of_ids(table, pl.Series(np.where(calls >= 0, calls, NO_ROW)), key="call_id")
 
 
 def _spans_named(spans: pl.DataFrame, is_wanted: Callable[[str], bool]) -> Bools:
@@ -208,25 +211,32 @@ def _outermost(rows: Ints, spans: pl.DataFrame, wanted: Bools) -> Ints:
 def _costs(calls: Ints, spans: pl.DataFrame, ops: pl.DataFrame, *, arguments: bool) -> pl.DataFrame:
     """Arguments and cost of these calls; each distinct set of arguments is computed once."""
     frame = pl.DataFrame({"call_id": calls, "name": in_rows(spans["name"], calls)})
-    frame = frame.with_columns(*_arguments(calls, ops), annotation=_annotations(frame, spans))
+    frame = frame.hstack([*_arguments(calls, ops), _annotations(frame, spans).alias("annotation")])
     keys = ["name", *ARGUMENTS, "annotation"]
-    distinct = frame[keys].unique(maintain_order=True)
-    results = [cost_of(*row) for row in distinct.rows()]
-    costs = [cost if isinstance(cost, Cost) else None for cost in results]
-    distinct = distinct.with_columns(
-        family=pl.Series([c and c.family for c in costs], dtype=pl.String),
-        precision=pl.Series([c and c.precision for c in costs], dtype=pl.String),
-        matrix=pl.Series([c and c.matrix for c in costs], dtype=pl.Boolean),
-        flop=pl.Series([c and c.flop for c in costs], dtype=pl.Float64),
-        bytes=pl.Series([c and c.nbytes for c in costs], dtype=pl.Float64),
-        written_bytes=pl.Series([c and c.written for c in costs], dtype=pl.Float64),
-        largest_bytes=pl.Series([c and c.largest for c in costs], dtype=pl.Float64),
-        reason=pl.Series([c if isinstance(c, str) else None for c in results], dtype=pl.String),
-    )
-    frame = frame.join(distinct, on=keys, how="left", nulls_equal=True, maintain_order="left")
+    if map_names(frame["name"], has_formula, pl.Boolean()).any():
+        distinct = frame[keys].unique(maintain_order=True)
+        distinct = distinct.hstack(_results([cost_of(*row) for row in distinct.rows()]))
+        frame = frame.join(distinct, on=keys, how="left", nulls_equal=True, maintain_order="left")
+    else:
+        frame = frame.hstack([column.new_from_index(0, calls.size) for column in _results([NO_FORMULA])])
     if not arguments:  # as text they take more memory than all the rest
-        return frame.drop(*ARGUMENTS, "annotation")
+        return without(frame, *ARGUMENTS, "annotation")
     return frame.with_columns(pl.col(keys).cast(pl.String))
+
+
+def _results(results: Sequence[Cost | str]) -> list[pl.Series]:
+    """Costs, or why they are unknown, as columns."""
+    costs = [cost if isinstance(cost, Cost) else None for cost in results]
+    return [
+        pl.Series("family", [c and c.family for c in costs], dtype=pl.String),
+        pl.Series("precision", [c and c.precision for c in costs], dtype=pl.String),
+        pl.Series("matrix", [c and c.matrix for c in costs], dtype=pl.Boolean),
+        pl.Series("flop", [c and c.flop for c in costs], dtype=pl.Float64),
+        pl.Series("bytes", [c and c.nbytes for c in costs], dtype=pl.Float64),
+        pl.Series("written_bytes", [c and c.written for c in costs], dtype=pl.Float64),
+        pl.Series("largest_bytes", [c and c.largest for c in costs], dtype=pl.Float64),
+        pl.Series("reason", [c if isinstance(c, str) else None for c in results], dtype=pl.String),
+    ]
 
 
 def _arguments(calls: Ints, ops: pl.DataFrame) -> list[pl.Series]:

@@ -13,7 +13,7 @@ from stepscope.analyses.costs.op_costs import ARGUMENTS, priced
 from stepscope.core.errors import MissingTable, UnknownName
 from stepscope.core.hardware import ANY, Accelerator, Hardware, with_file
 from stepscope.core.schema import DEVICES, KERNEL_METRICS, KERNELS, OPS
-from stepscope.core.table import Column, Table
+from stepscope.core.table import Column, Table, without
 
 #: The product of each device, or why it is unknown; under None that of all devices without an entry.
 Roofs = dict[int | None, Accelerator | str]
@@ -87,7 +87,7 @@ def with_roofs(calls: pl.DataFrame, roofs: Roofs) -> pl.DataFrame:
     and roof_ns, and fills in `reason`.
     """
     keys = ["device_id", "precision", "matrix", "tensor_core"]
-    distinct = calls.select(keys).unique(maintain_order=True)
+    distinct = calls[keys].unique(maintain_order=True)
     rows: list[tuple[float | None, float | None, str | None, str | None]] = []
     for device_id, precision, matrix, tensor_core in distinct.rows():
         roof = roof_of(roofs, device_id)
@@ -119,7 +119,7 @@ def with_roofs(calls: pl.DataFrame, roofs: Roofs) -> pl.DataFrame:
             pl.max_horizontal("compute_ns", "memory_ns")
         ),
     )
-    return rated.drop("no_peak")
+    return without(rated, "no_peak")
 
 
 def roofline(

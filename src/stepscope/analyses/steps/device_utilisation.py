@@ -7,17 +7,17 @@ from typing import Literal
 import msgspec
 import numpy as np
 import polars as pl
-import polars.selectors as cs
 from numpy.typing import NDArray
 
 from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.common.device_work import by_device, device_work, label_devices
+from stepscope.analyses.common.span_lookup import of_ids
 from stepscope.analyses.common.windows import stretches, windows_of
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import Ints, covered, union
 from stepscope.core.names import is_tensor_core, map_names
 from stepscope.core.schema import DEVICES, KERNELS, STEPS
-from stepscope.core.table import Column, Table
+from stepscope.core.table import Column, Table, without
 
 Floats = NDArray[np.float64]
 By = Literal["device", "step", "time"]
@@ -113,18 +113,15 @@ def utilisation_of(
     side = launches[["span_id", "blocks_per_sm", "est_occupancy_ratio"]]
     occupancy = pl.col("est_occupancy_ratio")
     # What a kernel says is worked out for all devices at once: a file may claim thousands.
-    named = (
-        named.join(side, on="span_id", how="left")
-        .sort("ts_ns")
-        .with_columns(
-            pl.col("blocks_per_sm").fill_null(0.0).fill_nan(0.0),
-            occupancy.fill_null(0.0),
-            has_occupancy=occupancy.is_not_null(),
-        )
+    named = named.hstack(of_ids(side, named["span_id"]))
+    named = (named if named["ts_ns"].is_sorted() else named.sort("ts_ns")).with_columns(
+        pl.col("blocks_per_sm").fill_null(0.0).fill_nan(0.0),
+        occupancy.fill_null(0.0),
+        has_occupancy=occupancy.is_not_null(),
     )
     named = named.with_columns(map_names(named["name"], is_tensor_core, pl.Boolean()).alias("uses_tensor_cores"))
     lows, highs = windows["ts_ns"].to_numpy(), windows["end_ns"].to_numpy()
-    telling = devices.filter(devices["type"].is_in(_NAMED_TENSOR_CORES))["device_id"].to_list()
+    telling = [number for number, kind in devices[["device_id", "type"]].iter_rows() if kind in _NAMED_TENSOR_CORES]
     of_device = {key: _measures(mine, lows, highs, names_tell=key[1] in telling) for key, mine in by_device(named)}
     unknown = np.full(windows.height, np.nan)
     names = dict.fromkeys(name for measures in of_device.values() for name in measures)
@@ -134,11 +131,11 @@ def utilisation_of(
         [
             keys[np.repeat(np.arange(keys.height), windows.height)],
             windows[np.tile(np.arange(windows.height), keys.height)],
-            pl.DataFrame(columns).with_columns(cs.float().fill_nan(None)),
+            pl.DataFrame(columns, nan_to_null=True),
         ],
         how="horizontal",
     )
-    return DEVICE_UTILISATION.conform(rows).drop("device")
+    return without(DEVICE_UTILISATION.conform(rows), "device")
 
 
 def _measures(kernels: pl.DataFrame, lows: Ints, highs: Ints, *, names_tell: bool) -> dict[str, Ints | Floats]:

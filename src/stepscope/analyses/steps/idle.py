@@ -10,14 +10,14 @@ import polars as pl
 
 from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.common.device_work import device_work, groups_of, label_devices, on_devices
-from stepscope.analyses.common.span_lookup import of_spans
+from stepscope.analyses.common.span_lookup import of_ids, of_spans
 from stepscope.analyses.common.windows import step_windows
 from stepscope.analyses.steps.host_states import HELD_UP, STATES, UNRECORDED, host_states, intervals_of, wait_before
 from stepscope.analyses.steps.step_breakdown import divided
 from stepscope.core.intervals import Bools, Intervals, Ints, first_covering, union
 from stepscope.core.names import is_own_code, map_names
 from stepscope.core.schema import DEVICES, STEPS
-from stepscope.core.table import Column, Name, Table
+from stepscope.core.table import Column, Name, Table, without
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -202,7 +202,7 @@ def _with_cause(
     calls_from_ns: float | None,
 ) -> pl.DataFrame:
     called, took, track = (of_spans(spans, gaps["launch_id"], column) for column in ("ts_ns", "dur_ns", "track_id"))
-    gaps = gaps.with_columns(late_ns=called - gaps["ts_ns"], track_id=track)
+    gaps = gaps.hstack([(called - gaps["ts_ns"]).alias("late_ns"), track.alias("track_id")])
     spent = pl.min_horizontal(called + took - gaps["ts_ns"], "dur_ns").clip(lower_bound=0)
     gaps = gaps.with_columns(host_ns=pl.when(pl.col("late_ns").is_not_null()).then(spent))
     late, short = pl.col("late_ns") > 0, pl.col("dur_ns") < kernel_wait_ns
@@ -220,8 +220,9 @@ def _with_cause(
     gaps = gaps.with_columns(host_ns=pl.when(pl.col("cause") == "other").then("dur_ns").otherwise("host_ns"))
     asked = gaps.filter(pl.col("cause").is_null() | (pl.col("cause") == "other"))
     by_host = _host_causes(asked, work, spans, tracks, keys, calls_from_ns)
-    gaps = gaps.join(by_host, on="gap", how="left", maintain_order="left").drop("gap")
-    return gaps.with_columns(cause=pl.coalesce("host_cause", "cause").cast(pl.Enum(CAUSES))).drop("host_cause")
+    gaps = gaps.hstack(of_ids(by_host, gaps["gap"], key="gap"))
+    gaps = gaps.with_columns(cause=pl.coalesce("host_cause", "cause").cast(pl.Enum(CAUSES)))
+    return without(gaps, "gap", "host_cause")
 
 
 def _host_causes(
@@ -256,7 +257,7 @@ def _host_causes(
     causes = pl.concat([none, *(named[none.columns] for named, _ in parts)])
     if calls_from_ns is None:
         return causes
-    return causes.join(_calls(parts, spans, keys, calls_from_ns), on="gap", how="left")
+    return causes.hstack(of_ids(_calls(parts, spans, keys, calls_from_ns), causes["gap"], key="gap"))
 
 
 def _calls(
