@@ -103,7 +103,7 @@ def test_a_closed_pipe_is_quiet():
 def test_what_others_do_at_the_end_is_done():
     code = (
         "import atexit, sys; atexit.register(print, 'the end'); sys.argv = ['stepscope', 'formats', *sys.argv[1:]]; "
-        "from stepscope.cli import run; run(); print('never')"
+        "from stepscope.__main__ import run; run(); print('never')"
     )
     fine = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert fine.stdout.startswith("name ")
@@ -124,7 +124,7 @@ def test_a_thread_of_others_is_waited_for():
     code = (
         "import sys, threading, time; sys.argv = ['stepscope', '--version']\n"
         "threading.Thread(target=lambda: (time.sleep(0.5), print('done'))).start()\n"
-        "from stepscope.cli import run; run()"
+        "from stepscope.__main__ import run; run()"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out == f"stepscope {stepscope.__version__}\ndone\n"

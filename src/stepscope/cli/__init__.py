@@ -5,17 +5,12 @@ Nothing heavy is imported before a verb runs: `--help` needs neither polars nor 
 
 from __future__ import annotations
 
-import atexit
-import gc
 import io
 import os
-import sys
-import threading
-import traceback
 import warnings
 from contextlib import suppress
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer._click.exceptions import UsageError
@@ -27,13 +22,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 #: Verbs that run functions and jobs of others.
-_RUNS_CODE = ("bench", "record", "watch")
+RUNS_CODE = ("bench", "record", "watch")
 #: Verbs whose process goes on to read other files.
 _STAYS = ("serve", "mcp")
 #: Text of some 500,000 events; the names of files with text that is not packed; how many times longer other text is.
 _LITTLE_BYTES, _PLAIN, _PACKED = 200_000_000, (".json", ".csv", ".txt"), 12
-#: Callers of `run`, at most: a module, and what `python -m` runs it with.
-_MOST_OUTER = 3
 _EPILOG = "Start with: stepscope report TRACE"
 #: Modules of this package, in the order of the help.
 VERBS = (
@@ -58,43 +51,6 @@ VERBS = (
 )
 
 
-def run() -> NoReturn:
-    """The command as a process of its own, which ends with the exit code of `main`."""
-    # Imports make few cycles: to search each 700 new objects for them, as usual, costs 40 ms, and each 10,000 still
-    # 2 % of a small report.
-    gc.set_threshold(100_000, 20, 20)
-    sys.excepthook = lambda *crash: _show("".join(traceback.format_exception(*crash)))
-    code = main(sys.argv[1:])
-    if _may_leave_at_once(sys.argv[1:]):
-        atexit._run_exitfuncs()  # noqa: SLF001
-        try:
-            for stream in filter(None, (sys.stdout, sys.stderr)):
-                stream.flush()
-        except OSError:  # Python says what is wrong
-            sys.exit(code)
-        os._exit(code)
-    sys.exit(code)
-
-
-def _may_leave_at_once(arguments: Sequence[str]) -> bool:
-    """Whether Python need not take apart what was imported, which takes 20 to 100 ms: no code of others waits for it.
-
-    That may be code that was measured, threads, or what this runs in: a debugger or a profiler, whose frames are
-    further out than this module and those of `python -m`.
-    """
-    frame, n_outer = sys._getframe(1), 0  # noqa: SLF001
-    while frame.f_back is not None:
-        frame, n_outer = frame.f_back, n_outer + 1
-    return (
-        n_outer <= _MOST_OUTER
-        and sys.gettrace() is None
-        and sys.getprofile() is None
-        and not sys.flags.inspect
-        and not any(name in arguments[:1] for name in _RUNS_CODE)
-        and all(thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread())
-    )
-
-
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return its exit code: 0 fine, 1 bad input or refused, 2 usage, 3 a gate failed."""
     verbs = arguments[:1] if arguments and arguments[0] in VERBS else VERBS
@@ -105,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
     except UsageError as error:
         shown = io.StringIO()
         error.show(shown)
-        _show(shown.getvalue())
+        complain_of(shown.getvalue())
         return error.exit_code
     except StepscopeError as error:
         complain(f"error: {error.message}", colour=typer.colors.RED)
@@ -115,7 +71,8 @@ def main(arguments: Sequence[str]) -> int:
     return int(code or 0)
 
 
-def _show(text: str) -> None:
+def complain_of(text: str) -> None:
+    """Write lines to standard error."""
     # Names of files in arguments, and of whatever they hold in errors, may be made to mislead a terminal.
     for line in text.rstrip().split("\n"):
         complain(line)
@@ -136,7 +93,7 @@ def _show_warning(
 ) -> None:
     """A warning of ours in one line, and those of other packages as Python shows them."""
     is_ours = category.__module__.startswith("stepscope.")
-    _show(f"note: {message}" if is_ours else warnings.formatwarning(message, category, filename, lineno))
+    complain_of(f"note: {message}" if is_ours else warnings.formatwarning(message, category, filename, lineno))
 
 
 def _version(wanted: bool) -> None:
@@ -156,7 +113,7 @@ def _root(
     """Say where the time of a training or inference step went."""
     # OpenBLAS starts a thread and a buffer per core when numpy is imported; nothing of ours multiplies matrices, and
     # one thread halves the time of that import. Functions that are measured, and jobs that are recorded, do.
-    if ctx.invoked_subcommand in _RUNS_CODE:
+    if ctx.invoked_subcommand in RUNS_CODE:
         return
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if ctx.invoked_subcommand not in _STAYS and hold_little(ctx.obj):
