@@ -147,6 +147,9 @@ def test_files_and_folders_hold_little_if_they_are_small_when_unpacked(tmp_path)
     assert hold_little([str(tmp_path / "ranks")])
     assert not hold_little([str(tmp_path)])
     assert not hold_little(["s3://bucket/rank0.json", "nowhere.json"])
+    for number in range(1_001):
+        of(f"folder/{number}.json", 1)
+    assert not hold_little([str(tmp_path / "folder")])
 
 
 def test_output_survives_an_ascii_locale():

@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 
 #: Verbs that run functions and jobs of others.
 RUNS_CODE = ("bench", "record", "watch")
-#: Verbs whose process goes on to read other files.
-_STAYS = ("serve", "mcp")
-#: Text of some 500,000 events; the names of files with text that is not packed; how many times longer other text is.
-_LITTLE_BYTES, _PLAIN, _PACKED = 200_000_000, (".json", ".csv", ".txt"), 12
+#: Verbs that read the files and folders among their arguments, and end.
+_READS = ("report", "show", "compare", "predict", "sql", "export")
+#: Text of some 500,000 events, in so many files; how files with text end that is not packed; how much longer the text
+#: of others is.
+_LITTLE_BYTES, _FEW_FILES, _PLAIN, _PACKED = 200_000_000, 1_000, (".json", ".csv", ".txt"), 12
 _EPILOG = "Start with: stepscope report TRACE"
 #: Modules of this package, in the order of the help.
 VERBS = (
@@ -116,7 +117,7 @@ def _root(
     if ctx.invoked_subcommand in RUNS_CODE:
         return
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    if ctx.invoked_subcommand not in _STAYS and hold_little(ctx.obj):
+    if ctx.invoked_subcommand in _READS and hold_little(ctx.obj):
         os.environ.setdefault("POLARS_MAX_THREADS", "1")
 
 
@@ -125,12 +126,13 @@ def hold_little(arguments: Iterable[str]) -> bool:
 
     With little to do, threads of Polars wake each other for longer than they work: with one, a report takes 5 % less.
     """
-    n_bytes = 0
+    n_files = n_bytes = 0
     for path in filter(os.path.exists, arguments):
         in_folder = (os.path.join(root, name) for root, _, names in os.walk(path) for name in names)  # noqa: PTH118
         for file in in_folder if os.path.isdir(path) else (path,):  # noqa: PTH112
             with suppress(OSError):  # reading it will say what is wrong
                 n_bytes += os.stat(file).st_size * (1 if file.endswith(_PLAIN) else _PACKED)  # noqa: PTH116
-            if n_bytes > _LITTLE_BYTES:
+            n_files += 1
+            if n_bytes > _LITTLE_BYTES or n_files > _FEW_FILES:
                 return False
     return n_bytes > 0
