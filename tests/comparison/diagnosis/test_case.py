@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from unittest import mock
+
 import pytest
 from faulty_jobs import MS, Job, Op, case_of, gpu_job
 from msgspec.structs import replace
 
+from stepscope.comparison.diagnosis import case
 from stepscope.comparison.diagnosis.case import clipped, exposed, share_slowed_by, typical_slowdown, views, weigh
 from stepscope.comparison.model import Evidence
 
@@ -21,6 +24,14 @@ def test_parts_and_steps_are_set_side_by_side():
     assert view.part("data loading").delta == pytest.approx(29.5 * MS, rel=0.1)
     assert view.part("nowhere") == view.part("nowhere too")
     assert view.delta_ns > view.least_ns > 0
+
+
+def test_what_many_rules_ask_of_a_pair_is_worked_out_once():
+    view = view_between(BASE, BASE)
+    with mock.patch.object(case, "sizes", wraps=case.sizes) as asked:
+        assert view.sizes is view.sizes
+    asked.assert_called_once_with(view.pair)
+    assert replace(view, same_cycles=False).sizes.equals(view.sizes)
 
 
 def test_a_shorter_cycle_is_faster():
