@@ -7,7 +7,7 @@ from cycle_traces import BACKWARD, GPU, LANE, MAIN, STREAM, TRACKS_4, spans_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.analyses.cycles.functions import exposed_time, functions_of, own_of, own_time
+from stepscope.analyses.cycles.functions import exposed_time, functions_of, own_of
 from stepscope.core.intervals import total, union
 
 TREES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 30)), min_size=1, max_size=12)
@@ -34,12 +34,18 @@ def nested(pairs):
 def test_own_times_of_a_thread_sum_to_the_time_it_was_busy(pairs):
     spans = spans_of(*nested(pairs))
     starts = spans["ts_ns"].to_numpy()
-    assert own_time(spans).sum() == total(union(starts, starts + spans["dur_ns"].to_numpy()))
+    assert own_of(spans, TRACKS_4, GPU).self_ns.sum() == total(union(starts, starts + spans["dur_ns"].to_numpy()))
 
 
 def test_a_child_that_outlasts_its_parent_counts_for_as_long_as_it_lies_within():
     spans = spans_of((MAIN, 0, 10, "a", "operator"), (MAIN, 6, 10, "b", "operator"))
-    assert own_time(spans).tolist() == [6, 10]
+    assert own_of(spans, TRACKS_4, GPU).self_ns.tolist() == [6, 10]
+
+
+def test_what_several_children_of_a_damaged_trace_cover_counts_once():
+    spans = spans_of((MAIN, 0, 20, "a", "operator"), (MAIN, 5, 10, "b", "operator"), (MAIN, 10, 8, "c", "operator"))
+    spans = spans.with_columns(parent_id=pl.Series([None, 0, 0], dtype=spans.schema["parent_id"]))
+    assert own_of(spans, TRACKS_4, GPU).self_ns.tolist() == [7, 10, 8]
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.analyses.common.device_work import COMPUTATION, MEMCPY, device_work
+from stepscope.analyses.common.span_lookup import own_time
 from stepscope.analyses.common.windows import HOST, counted_at, cycle_of, device_of_tracks
 from stepscope.analyses.cycles.anchors import plain_name
 from stepscope.core.arrays import grouped
@@ -41,7 +42,7 @@ class Functions(msgspec.Struct, frozen=True):
 def own_of(spans: pl.DataFrame, tracks: pl.DataFrame, devices: pl.DataFrame) -> Own:
     """The device, self time and exposed time of each span."""
     device = device_of_tracks(tracks, devices).cast(pl.Categorical).gather(spans["track_id"])
-    return Own(device, own_time(spans), exposed_time(spans, tracks))
+    return Own(device, own_time(spans, np.ones(spans.height, np.bool_)), exposed_time(spans, tracks))
 
 
 def functions_of(spans: pl.DataFrame, own: Own, lows: Ints, highs: Ints) -> Functions:
@@ -79,18 +80,6 @@ def functions_of(spans: pl.DataFrame, own: Own, lows: Ints, highs: Ints) -> Func
         }
     ).with_columns(self_ns=pl.when(on_host).then("self_ns"), exposed_ns=pl.when(~on_host).then("exposed_ns"))
     return Functions(frame, events, group)
-
-
-def own_time(spans: pl.DataFrame) -> Ints:
-    """Each span's duration without that of its direct children, clipped to it. Units: ns."""
-    starts, durations = spans["ts_ns"].to_numpy(), spans["dur_ns"].to_numpy()
-    parents = spans["parent_id"]
-    inside = np.flatnonzero(parents.is_not_null().to_numpy())
-    above = parents.drop_nulls().to_numpy()
-    ends = np.minimum(starts[inside] + durations[inside], starts[above] + durations[above])
-    within = np.bincount(above, np.maximum(ends - starts[inside], 0), minlength=spans.height)
-    own: Ints = np.maximum(durations - within.astype(np.int64), 0)
-    return own
 
 
 def exposed_time(spans: pl.DataFrame, tracks: pl.DataFrame) -> Ints:
