@@ -100,6 +100,18 @@ def test_a_closed_pipe_is_quiet():
 
 @pytest.mark.slow
 @pytest.mark.slow
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no device that is full")  # noqa: PTH110
+def test_a_full_disk_is_one_clear_error():
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        result = subprocess.run(
+            [sys.executable, "-m", "stepscope", "formats"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert result.returncode == 1
+    assert result.stderr.startswith("error: cannot write to standard output: No space left on device\nhint: ")
+    assert len(result.stderr.splitlines()) == 2
+
+
+@pytest.mark.slow
 def test_what_others_do_at_the_end_is_done():
     code = (
         "import atexit, sys; atexit.register(print, 'the end'); sys.argv = ['stepscope', 'formats', *sys.argv[1:]]; "

@@ -181,6 +181,10 @@ def _write_stdout(text: str) -> None:
         # when it flushes at exit.
         _close(sys.stdout)
         raise typer.Exit(0) from None
+    except OSError as error:
+        _close(sys.stdout)
+        hint = "make room on its disk, or name a file elsewhere with -o FILE"
+        raise StepscopeError(f"cannot write to standard output: {error.strerror or error}", hint) from None
 
 
 def _close(stream: TextIO) -> None:
