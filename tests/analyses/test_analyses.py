@@ -13,7 +13,8 @@ GROUP = "stepscope.analyses"
 
 
 def offered(monkeypatch, *points):
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda *, group: points if group == GROUP else ())
+    known = {point.name: point for point in points}
+    monkeypatch.setattr("stepscope.core.registry.entry_points_of", lambda group: known if group == GROUP else {})
 
 
 @pytest.mark.parametrize("name", analyses.names("trace"))

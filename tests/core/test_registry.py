@@ -6,8 +6,9 @@ from types import ModuleType
 
 import pytest
 
+from stepscope.core import registry
 from stepscope.core.errors import UnknownName
-from stepscope.core.registry import Registry
+from stepscope.core.registry import Registry, entry_points_of
 
 COLOURS = Registry("colour", str, "COLOUR", "tests.colours", {"red": "colours_red", "blue": "colours_blue"})
 
@@ -22,8 +23,8 @@ def modules(monkeypatch):
 
 
 def offer(monkeypatch, *pairs):
-    points = [EntryPoint(name, value, COLOURS.group) for name, value in pairs]
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda *, group: points if group == COLOURS.group else [])
+    points = {name: EntryPoint(name, value, COLOURS.group) for name, value in pairs}
+    monkeypatch.setattr(registry, "entry_points_of", lambda group: points if group == COLOURS.group else {})
 
 
 def test_ours_are_imported_by_name():
@@ -51,6 +52,24 @@ def test_other_packages_do_not_replace_ours(monkeypatch):
     assert COLOURS.names() == ["red", "blue"]
     assert COLOURS.find("red") == "#f00"
     assert COLOURS.from_other_packages() == []
+
+
+@pytest.mark.parametrize("group", ["tests.colours", "tests.shapes"])
+def test_entry_points_are_those_of_installed_packages(group, monkeypatch, tmp_path):
+    for folder, package, text in (
+        ("first", "paints", "[tests.colours]\ngreen = theirs:GREEN\n[others]\nloud = theirs:LOUD\n"),
+        ("second", "paints", "[tests.colours]\ngreen = shadowed:GREEN\n"),
+        ("second", "names", "[others]\ntests.colours = theirs:NAMES\n"),
+    ):
+        about = tmp_path / folder / f"{package}-1.0.dist-info"
+        about.mkdir(parents=True)
+        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+        (about / "entry_points.txt").write_text(text)
+    (tmp_path / "second" / "silent-1.0.dist-info").mkdir()
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "first"), str(tmp_path / "second")])
+    found = entry_points_of.__wrapped__(group)
+    expected = {"green": EntryPoint("green", "theirs:GREEN", group)} if group == "tests.colours" else {}
+    assert found == expected
 
 
 def test_an_unknown_name_is_refused_with_the_nearest():

@@ -24,7 +24,7 @@ def offered(monkeypatch):
         EntryPoint("plain", f"{__name__}:PLAIN", "stepscope.exports"),
         EntryPoint("odd", f"{__name__}:text_of", "stepscope.exports"),
     ]
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: entries if group else [])
+    monkeypatch.setattr("stepscope.core.registry.entry_points_of", lambda _: {entry.name: entry for entry in entries})
 
 
 def test_our_own_kinds_are_found_by_name():

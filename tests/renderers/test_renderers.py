@@ -6,6 +6,7 @@ from importlib import metadata
 
 import pytest
 
+from stepscope.core import registry
 from stepscope.core.errors import UnknownName
 from stepscope.renderers import Renderer, by_suffix, find
 
@@ -36,11 +37,11 @@ def test_other_packages_offer_theirs(monkeypatch):
     theirs.WRONG = "no renderer"
     monkeypatch.setitem(sys.modules, "theirs", theirs)
     group = "stepscope.renderers"
-    offered = [metadata.EntryPoint("yaml", "theirs:RENDERER", group)]
-    monkeypatch.setattr(metadata, "entry_points", lambda **_: offered)
+    offered = {"yaml": metadata.EntryPoint("yaml", "theirs:RENDERER", group)}
+    monkeypatch.setattr(registry, "entry_points_of", lambda _: offered)
     assert find("yaml") is theirs.RENDERER
     assert by_suffix("out.yml") is theirs.RENDERER
-    wrong = [metadata.EntryPoint("bad", "theirs:WRONG", group)]
-    monkeypatch.setattr(metadata, "entry_points", lambda **_: wrong)
+    wrong = {"bad": metadata.EntryPoint("bad", "theirs:WRONG", group)}
+    monkeypatch.setattr(registry, "entry_points_of", lambda _: wrong)
     with pytest.raises(TypeError, match="bad: the entry point gives str"):
         find("bad")
