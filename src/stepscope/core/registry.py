@@ -67,9 +67,9 @@ def entry_points_of(group: str) -> dict[str, EntryPoint]:
     """What installed packages offer in a group, by name. They are read once, and not before a name is none of ours."""
     from importlib.metadata import distributions
 
-    found: dict[str, EntryPoint] = {}
+    entries: dict[str, EntryPoint] = {}
     for package in distributions():
         # Most name no group of ours, and to parse what they say takes four times as long.
         if group in (package.read_text("entry_points.txt") or ""):
-            found = {entry.name: entry for entry in package.entry_points.select(group=group)} | found
-    return found
+            entries = {entry.name: entry for entry in package.entry_points.select(group=group)} | entries
+    return entries

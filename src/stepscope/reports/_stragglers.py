@@ -8,7 +8,6 @@ import msgspec
 from msgspec.structs import replace
 
 from stepscope import store
-from stepscope.analyses.ranks.calls import RankCalls, first_calls, rank_calls
 from stepscope.core import files
 from stepscope.core.errors import MissingTable
 from stepscope.core.report import Finding
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
+    from stepscope.analyses.ranks.calls import RankCalls
     from stepscope.analyses.ranks.stragglers import Evidence
     from stepscope.core.trace import Trace
 
@@ -54,6 +54,8 @@ def packed_calls(trace: Trace, most: int, work: pl.DataFrame | None = None) -> b
 
     `work` is what `device_work` returns, if that is known already.
     """
+    from stepscope.analyses.ranks.calls import first_calls, rank_calls  # a single trace does without
+
     try:
         calls = rank_calls(trace, work=work)
     except MissingTable:
@@ -109,6 +111,8 @@ def _uneven_experts(parts: Sequence[RankCalls], step_ns: float | None) -> list[F
 
 def _unpacked(packs: Sequence[bytes]) -> list[RankCalls]:
     """The calls of all ranks. Ranks of a group share one tuple of its members, to save memory."""
+    from stepscope.analyses.ranks.calls import RankCalls
+
     members: dict[tuple[int, ...], tuple[int, ...]] = {}
     parts: list[RankCalls] = []
     for pack in packs:
