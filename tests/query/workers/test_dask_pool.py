@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from pathlib import Path
 
 import cluster_jobs
@@ -69,6 +70,17 @@ def test_a_worker_that_dies_once_changes_nothing(tmp_path):
     path = tmp_path / "mine"
     path.write_bytes(b"xyz")
     assert mapped(cluster_jobs.fragile, [str(path)], how=TWO, dask=workers.LOCAL) == [3]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("scheduler")
+def test_two_clusters_of_this_machine_do_not_get_in_each_others_way(tmp_path):
+    path = tmp_path / "mine"
+    path.write_bytes(b"xyz")
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        assert mapped(cluster_jobs.length, [str(path)], how=TWO, dask=workers.LOCAL) == [3]
+    assert not [one for one in warned if "already in use" in str(one.message)]
 
 
 @pytest.mark.slow

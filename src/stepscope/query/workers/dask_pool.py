@@ -65,6 +65,8 @@ def _client(distributed: Any, address: str, plan: Plan) -> Iterator[Any]:
                 processes=True,
                 memory_limit=None,
                 dashboard_address=None,
+                # Without a dashboard, too, the scheduler has an HTTP server; its usual port may be that of another one.
+                scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},
             ) as cluster,
             distributed.Client(cluster) as client,
         ):
