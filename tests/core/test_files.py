@@ -170,3 +170,12 @@ def test_the_last_rank_in_a_path_counts(path, rank):
 )
 def test_files_are_labelled_as_short_as_tells_them_apart(paths, labels):
     assert files.labels_of(paths) == labels
+
+
+def test_what_a_trace_unpacks_to_is_guessed_by_its_packing(tmp_path):
+    for name in ("plain.json", "packed.json.gz", "stored/spans.parquet", "stored/meta.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"x" * 1_000)
+    names = ("plain.json", "packed.json.gz", "stored", "missing.json")
+    assert [files.unpacked_bytes(str(tmp_path / name)) for name in names] == [1_000, 12_000, 26_000, 0]
+    assert files.unpacked_bytes("s3://bucket/rank0.json") > 10**6

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from stepscope.core.errors import MissingTable, StepscopeError
+from stepscope.core.files import unpacked_bytes
 from stepscope.core.machine import cores
 from stepscope.core.trace import Run
 
@@ -100,8 +101,6 @@ def compare_two_runs(base: Run, other: Run, *, anchor: str | None = None) -> Com
 @contextmanager
 def _opened_ahead(runs: tuple[Run, Run]) -> Iterator[Iterator[Trace]]:
     """The traces of both runs in turn. A thread opens each small one, the first at once, others while one is used."""
-    from stepscope.query.workers.pool import unpacked_bytes
-
     files = [(run.open_trace, path) for run in runs for path in run.paths]
     with ThreadPoolExecutor(1) as pool:
 

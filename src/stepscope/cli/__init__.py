@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 import os
 import warnings
-from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,9 +24,8 @@ if TYPE_CHECKING:
 RUNS_CODE = ("bench", "record", "watch")
 #: Verbs that read the files and folders among their arguments, and end.
 _READS = ("report", "show", "compare", "predict", "sql", "export")
-#: Text of some 500,000 events, in so many files; how files with text end that is not packed; how much longer the text
-#: of others is.
-_LITTLE_BYTES, _FEW_FILES, _PLAIN, _PACKED = 200_000_000, 1_000, (".json", ".csv", ".txt"), 12
+#: Text of some 500,000 events, in so many files.
+_LITTLE_BYTES, _FEW_FILES = 200_000_000, 1_000
 _EPILOG = "Start with: stepscope report TRACE"
 #: Modules of this package, in the order of the help.
 VERBS = (
@@ -126,12 +124,13 @@ def hold_little(arguments: Iterable[str]) -> bool:
 
     With little to do, threads of Polars wake each other for longer than they work: with one, a report takes 5 % less.
     """
+    from stepscope.core import files
+
     n_files = n_bytes = 0
     for path in filter(os.path.exists, arguments):
         in_folder = (os.path.join(root, name) for root, _, names in os.walk(path) for name in names)  # noqa: PTH118
         for file in in_folder if os.path.isdir(path) else (path,):  # noqa: PTH112
-            with suppress(OSError):  # reading it will say what is wrong
-                n_bytes += os.stat(file).st_size * (1 if file.endswith(_PLAIN) else _PACKED)  # noqa: PTH116
+            n_bytes += files.unpacked_bytes(file)
             n_files += 1
             if n_bytes > _LITTLE_BYTES or n_files > _FEW_FILES:
                 return False

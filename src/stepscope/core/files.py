@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]+(::[A-Za-z][A-Za-z0-9+.\-]+)*://")  # two letters: C:// is a drive
 _RANK = re.compile(r"(?:^|[._\-/])rank[._\-]?(\d+)(?=[._\-/]|$)", re.IGNORECASE)
 _MOST_RANK = 2**31 - 1
+#: How many times bigger a file gets when unpacked: a compressed file, a table of a store.
+_PACKED, _STORED = 12, 25
+_PACKINGS = (".gz", ".zst", ".xz", ".bz2", ".zip")
+_REMOTE_BYTES = 100_000_000
 #: Names that PyTorch gives to dumps of its flight recorder; the name of a host may come before the rank.
 DUMP = re.compile(r"(?:(?:nccl|comm_lib)_trace_rank|_dump)_(?:[^/\\]*_)?(\d{1,9})\Z")
 _SUFFIXES = re.compile(r"(\.(pt|trace|json|gz|zst|zip|xz|bz2))+$", re.IGNORECASE)
@@ -107,6 +111,20 @@ def size_of(path: str) -> int:
         msg = f"cannot read {path}: it is a pipe or a device, which can be read only once"
         raise StepscopeError(msg, "write it to a file first; packed files need no unpacking")
     return status.st_size
+
+
+def unpacked_bytes(path: str) -> int:
+    """Roughly how many bytes a trace unpacks to. For an object store it is a guess: asking for each file is slow."""
+    if is_url(path):
+        return _REMOTE_BYTES
+    try:
+        if is_folder(path):
+            return sum(map(unpacked_bytes, files_in(path, deep=False)))
+        size = size_of(path)
+    except StepscopeError:  # reading it will say what is wrong
+        return 0
+    name = path.lower()
+    return size * (_PACKED if name.endswith(_PACKINGS) else _STORED if name.endswith(".parquet") else 1)
 
 
 def files_in(folder: str, *, deep: bool) -> list[str]:

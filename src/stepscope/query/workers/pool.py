@@ -35,12 +35,8 @@ if TYPE_CHECKING:
 _BASE_BYTES, _PER_BYTE, _BYTES_PER_S = 130_000_000, 0.9, 90_000_000
 #: How many seconds it takes to start a process. This process does any work that takes less.
 _START_S = 0.6
-#: How many times bigger a file gets when unpacked: a compressed file, a store.
-_PACKED, _STORED = 12, 25
 #: Objects that other processes do not see.
 _MINE = "memory://"
-_PACKINGS = (".gz", ".zst", ".xz", ".bz2", ".zip")
-_REMOTE_BYTES = 100_000_000
 _SHARE = 0.8
 
 
@@ -59,7 +55,7 @@ def plan(paths: Sequence[str], *, workers: int | None = None, memory_limit: int 
     """
     if any(path.startswith(_MINE) for path in paths):
         return Plan(0, _BASE_BYTES)
-    sizes = [unpacked_bytes(path) for path in paths]
+    sizes = [files.unpacked_bytes(path) for path in paths]
     need = int(_BASE_BYTES + _PER_BYTE * max(sizes, default=0))
     limit = int(_SHARE * memory_bytes()) if memory_limit is None else memory_limit
     fitting = max(1, (limit - _BASE_BYTES) // need)  # this process is there as well
@@ -67,19 +63,6 @@ def plan(paths: Sequence[str], *, workers: int | None = None, memory_limit: int 
     if workers is None and (wanted < 2 or sum(sizes) / _BYTES_PER_S / 2 < _START_S):
         return Plan(0, need)
     return Plan(min(wanted, fitting), need)
-
-
-def unpacked_bytes(path: str) -> int:
-    """Roughly how many bytes a trace unpacks to. For an object store it is a guess: asking for each file is slow."""
-    if files.is_url(path):
-        return _REMOTE_BYTES
-    try:
-        if files.is_folder(path):
-            return _STORED * sum(files.size_of(file) for file in files.files_in(path, deep=False))
-        size = files.size_of(path)
-    except StepscopeError:  # reading it will say what is wrong
-        return 0
-    return size * (_PACKED if path.lower().endswith(_PACKINGS) else 1)
 
 
 #: For the GNU C library: memory that one file frees is used for the next one and is not returned to the system in
