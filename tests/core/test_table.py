@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.core.schema import STEPS, TABLES, Category
-from stepscope.core.table import Column, StoredTables, Table, fitted, map_names
+from stepscope.core.table import Column, StoredTables, Table, filtered, fitted, is_any_of, map_names
 from stepscope.core.trace import Meta, Trace
 
 SMALL = Table("small", "a table", (Column("a", pl.Int32(), "first", key=True), Column("kind", Category, "second")))
@@ -42,6 +42,18 @@ def test_an_empty_table_has_the_declared_columns():
 
 def test_a_column_is_found_by_name():
     assert SMALL.column("kind").doc == "second"
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.sampled_from([True, False, None]))))
+def test_rows_are_filtered_as_polars_does(rows):
+    frame = pl.DataFrame(rows, schema={"a": pl.Int64, "mask": pl.Boolean}, orient="row")
+    assert filtered(frame, frame["mask"]).equals(frame.filter("mask"))
+
+
+@given(st.lists(st.sampled_from(["a", "b", "c", None])), st.lists(st.sampled_from(["a", "b", "c"]), min_size=1))
+def test_a_mask_of_several_values_is_that_of_polars(values, wanted):
+    series = pl.Series(values, dtype=pl.Enum(["a", "b", "c"]))
+    assert is_any_of(series, wanted).to_list() == series.is_in(wanted).to_list()
 
 
 KINDS = [pl.String(), pl.Categorical(), pl.Enum(["a", "b", "c"])]

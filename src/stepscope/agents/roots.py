@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ from stepscope import readers, store
 from stepscope.api import verbs
 from stepscope.core import files
 from stepscope.core.errors import StepscopeError
+from stepscope.core.patterns import regex
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _MOST_PATHS, _LONGEST_PATH = 256, 4_096
 _MOST_HANDLES = 1_000
-_HANDLE = re.compile("run-[0-9a-f]{12}")
+_HANDLE = regex("run-[0-9a-f]{12}")
 _HINT = "name a file, folder or pattern below one of the roots that the server was started with, or a handle from open"
 
 

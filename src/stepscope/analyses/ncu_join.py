@@ -20,6 +20,7 @@ import polars as pl
 from stepscope.core.counter_roles import RATIO_ROLES, preference
 from stepscope.core.errors import MissingTable, StepscopeError
 from stepscope.core.names import demangled, shorten
+from stepscope.core.patterns import regex
 from stepscope.core.schema import ISSUES, KERNEL_METRICS, KERNELS
 from stepscope.core.units import percent
 
@@ -28,18 +29,18 @@ if TYPE_CHECKING:
 
     from stepscope.core.trace import Trace
 
-_ADDED = re.compile(r"\s*\[(?:clone|with)\b.*$|\.kd$")
-_UNNAMED = re.compile(r"\(anonymous namespace\)::|<?\bunnamed>::|\{anonymous\}::|\b_GLOBAL__N_\w*::")
-_LAMBDA = re.compile(r"\{lambda\([^{}]*\)#(\d+)\}|\[lambda\([^\[\]]*\) \(instance (\d+)\)\]")
-_CAST = re.compile(r"\([A-Za-z_][\w: ]*\)(?=-?\d)")
-_SUFFIX = re.compile(r"(?<![\w.])(\d+)(?:[uU][lL]{0,2}|[lL]{1,2}[uU]?)(?!\w)")
+_ADDED = regex(r"\s*\[(?:clone|with)\b.*$|\.kd$")
+_UNNAMED = regex(r"\(anonymous namespace\)::|<?\bunnamed>::|\{anonymous\}::|\b_GLOBAL__N_\w*::")
+_LAMBDA = regex(r"\{lambda\([^{}]*\)#(\d+)\}|\[lambda\([^\[\]]*\) \(instance (\d+)\)\]")
+_CAST = regex(r"\([A-Za-z_][\w: ]*\)(?=-?\d)")
+_SUFFIX = regex(r"(?<![\w.])(\d+)(?:[uU][lL]{0,2}|[lL]{1,2}[uU]?)(?!\w)")
 _SPELLINGS = {"true": "1", "false": "0", "const": "", "volatile": "", "struct": "", "enum": ""}
-_SPELLED = re.compile(rf"\b(?:{'|'.join(_SPELLINGS)})\b")
-_RETURNED = re.compile(r"\bvoid\s+(?=[A-Za-z_])")
-_INLINE = re.compile(r"\bstd::__\w+::")
-_BRACKETS = re.compile(r"\([^()]*\)")
-_TEMPLATE = re.compile(r"<[^<>]*>")
-_TOKEN = re.compile(r"\w+|::|[^\w\s]")
+_SPELLED = regex(rf"\b(?:{'|'.join(_SPELLINGS)})\b")
+_RETURNED = regex(r"\bvoid\s+(?=[A-Za-z_])")
+_INLINE = regex(r"\bstd::__\w+::")
+_BRACKETS = regex(r"\([^()]*\)")
+_TEMPLATE = regex(r"<[^<>]*>")
+_TOKEN = regex(r"\w+|::|[^\w\s]")
 SIZES = tuple(f"{what}_{axis}" for what in ("grid", "block") for axis in "xyz")
 #: How a launch was matched to counters, surest first. Only the first means that the launches are the same.
 RULES = ("size", "nearest", "name")

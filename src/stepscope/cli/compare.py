@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,6 +10,7 @@ from typer.core import TyperCommand
 from stepscope.cli._output import check_target, complain, emit, renderer_for, screen
 from stepscope.cli._run import Counters, Force, MaxBytes, NoProgress, Output, opened
 from stepscope.core.errors import StepscopeError
+from stepscope.core.patterns import regex
 
 if TYPE_CHECKING:
     from stepscope.comparison import Comparison
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from stepscope.renderers import Renderer, Screen
 
 _RUN_OPTIONS = ("--base", "--other")
-_GATE = re.compile(r"(?P<what>slower|faster|larger)(:(?P<percent>\d+(\.\d+)?)\s*%)?|different")
+_GATE = regex(r"(?P<what>slower|faster|larger)(:(?P<percent>\d+(\.\d+)?)\s*%)?|different")
 GATE_FAILED = 3
 OWN_TABLES = ("kinds", "parts", "attribution", "resources", "effects", "memory-growth", "batch-changes", "ruled-out")
 

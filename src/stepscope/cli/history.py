@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,13 +10,14 @@ import typer
 from stepscope.cli._output import check_target, complain, emit, renderer_for, screen
 from stepscope.cli._run import Force, MaxBytes, NoProgress, Output, opened
 from stepscope.cli.compare import GATE_FAILED
+from stepscope.core.patterns import regex
 
 if TYPE_CHECKING:
     from stepscope.comparison.history.series import Series
     from stepscope.core.errors import StepscopeError
 
 SETTINGS: dict[str, Any] = {"short_help": "Remember runs, and say from which run on the step changed."}
-_GATE = re.compile(r"regression(:(?P<percent>\d+(\.\d+)?)\s*%)?")
+_GATE = regex(r"regression(:(?P<percent>\d+(\.\d+)?)\s*%)?")
 
 
 def command(

@@ -23,12 +23,13 @@ from stepscope.cli._run import (
     size_of,
 )
 from stepscope.core.errors import StepscopeError
+from stepscope.core.patterns import regex
 
 SETTINGS: dict[str, Any] = {"short_help": "Query the tables of all ranks in SQL.", "options_metavar": "[OPTIONS]"}
 ROWS_SHOWN = 50
 _STDIN = "-"
 #: How a query begins that stands where a path is expected.
-_QUERY = re.compile(r"\s*(?:select|with|from)\s", re.IGNORECASE)
+_QUERY = regex(r"\s*(?:select|with|from)\s", re.IGNORECASE)
 
 
 def command(

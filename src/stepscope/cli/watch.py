@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stepscope.cli._output import complain
+from stepscope.core.patterns import regex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +24,7 @@ SETTINGS: dict[str, Any] = {
     # What follows the first word that is no option of ours is the job's.
     "context_settings": {"allow_interspersed_args": False},
 }
-_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*/\s*(hour|day|week|month)")
+_RATE = regex(r"(\d+(?:\.\d+)?)\s*/\s*(hour|day|week|month)")
 _SECONDS = {"hour": 3600.0, "day": 86_400.0, "week": 604_800.0, "month": 2_592_000.0}
 #: How long the watch may take after the job's end, to finish looking for a cause.
 _LAST_S = 180.0

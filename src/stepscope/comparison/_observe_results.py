@@ -6,7 +6,6 @@ rows without a metric count, metrics have their usual units, and each GPU keeps 
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,6 +28,7 @@ from stepscope.comparison.model import (
 )
 from stepscope.core.collectives import talks_to_ranks
 from stepscope.core.errors import MissingTable
+from stepscope.core.patterns import regex
 from stepscope.core.schema import COUNTERS, DEVICE_WORK
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ _FUNCTION = ["cycle", "device", "name"]
 _DIVIDED = ("process_cpu_usage", "cpu_frequency")
 _WHOLE = ("process_cpu_usage",)
 _UNPLACED = "the file does not say when its cycles began: counters are not used"
-_PHASE = re.compile(r"_(prefill|decode)_perf_data\.csv")
+_PHASE = regex(r"_(prefill|decode)_perf_data\.csv")
 
 
 def observe_results(results: Results) -> tuple[Observation, ...]:

@@ -26,6 +26,7 @@ from stepscope.comparison.model import (
     Pair,
 )
 from stepscope.core.errors import StepscopeError
+from stepscope.core.patterns import regex
 from stepscope.core.schema import DEVICE_WORK
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     Processes = Sequence[Observation]
 
 
-_ACCELERATOR = re.compile(r"(gpu|npu|mlu|xpu|mtia|tpu)\d+")
+_ACCELERATOR = regex(r"(gpu|npu|mlu|xpu|mtia|tpu)\d+")
 #: Share of the cycles in which a function must run to count as part of every cycle.
 _IN_NEARLY_ALL = 0.9
 #: Functions whose calls agree on one ratio: least number, least share of all, and largest relative difference.

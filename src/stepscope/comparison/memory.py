@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
@@ -12,6 +11,7 @@ from stepscope.analyses.memory.snapshots import memory_peak
 from stepscope.comparison.effects import DELTAS
 from stepscope.comparison.model import EFFECTS, Comparison
 from stepscope.core.errors import StepscopeError
+from stepscope.core.patterns import regex
 from stepscope.core.units import percent, size
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _LEAST_SHARE = 0.01
 PEAK = "peak_allocated_bytes"
 _MEASURES = (PEAK, "peak_reserved_bytes", "before_bytes", "allocated_bytes")
-_FOLDERS = re.compile(r"\([^()]*/")
+_FOLDERS = regex(r"\([^()]*/")
 
 
 class Snapshot(NamedTuple):

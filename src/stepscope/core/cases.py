@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from stepscope.core.errors import StepscopeError
+from stepscope.core.patterns import regex
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-_SIDE = re.compile(r"(normal|abnormal)(?![a-z])", re.IGNORECASE)
-_PACKING = re.compile(r"\.(gz|zst|xz|bz2|zip)$", re.IGNORECASE)
-_RESULTS = re.compile(r"(?P<job>.*?)(?P<parts>(?:_(?:prefill|decode|layer))*)_perf_data\.csv$")
+_SIDE = regex(r"(normal|abnormal)(?![a-z])", re.IGNORECASE)
+_PACKING = regex(r"\.(gz|zst|xz|bz2|zip)$", re.IGNORECASE)
+_RESULTS = regex(r"(?P<job>.*?)(?P<parts>(?:_(?:prefill|decode|layer))*)_perf_data\.csv$")
 #: The recorder names a file of decode cycles `_decode` only if there were prefills, so these two may be paired.
 _PAIRED = ("", "_decode")
 

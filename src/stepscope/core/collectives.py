@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import polars as pl
 
 from stepscope.core.errors import StepscopeError
+from stepscope.core.patterns import regex
 from stepscope.core.table import map_names
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ UNNAMED = "communication"
 #: Kernels named after their method: the all-reduces of inference engines, and DeepEP's all-to-all of tokens.
 _BY_METHOD = {"allreduce": r"one_?shot|two_?shot|lamport", "alltoall": r"dispatch|combine|cached_notify"}
 _PATTERNS = tuple(
-    (name, re.compile(pattern))
+    (name, regex(pattern))
     for name, pattern in (*((kind.name, kind.pattern) for kind in KINDS.values()), *_BY_METHOD.items())
 )
 
@@ -93,7 +94,7 @@ _PATTERNS = tuple(
 HOST_LIBRARIES = ("gloo", "mpi", "ucc")
 #: An operator or range is called after its library: gloo:all_reduce, c10d::allreduce_, or as the library's function:
 #: ncclAllReduce, HcclAllreduce, MPI_Allreduce. MPI's functions that begin with I return before the transfer.
-_PREFIX = re.compile(
+_PREFIX = regex(
     r"(?:(gloo|mpi|ucc|ucx|cncl|[a-z]*ccl):|_?(c10d)(?:_functional)?::"
     r"|([nrhmxNRHMX]ccl|cncl)(?=[A-Z])(?!(?:Dev)?Kernel)|P?(MPI)_(?=[A-HJ-Z]))"
 )
@@ -101,7 +102,7 @@ _VENDORS = r"(?:n|r|h|m|x|b|one|ms)ccl|cncl|bkcl|^hcom"
 _MPI = r"^p?mpi_i?(?:all|bcast|barrier|[bsr]?send|m?recv|reduce|gather|scatter|wait|scan|exscan|neighbor)"
 _XLA = r"^%?(?:all-reduce|(?:ragged-)?all-to-all|all-gather|reduce-scatter|collective-(?:permute|broadcast))"
 _XLA_ENDING = r"(?:-start|-done)?(?:[.-](?:\d+|clone|remat\d*))*$"
-_COMMUNICATION = re.compile(
+_COMMUNICATION = regex(
     rf"{_VENDORS}|{_MPI}|\bccl|c10d::|c10d_functional|record_param_comms|^(?:gloo|mpi|ucc|ucx):"
     r"|nvshmem|rocshmem|symm_mem|deep_ep::(?!\w*::\w*layout|\w*layout)|hybrid_ep::(?:dispatch|combine|device_sync)"
     r"|(?:inter|intra)node(?:_ll)?(?:::(?!\w*layout)|\d)|userbuffers|(?<![a-z])multimem_|lamport|epdispatch|epcombine"
@@ -111,15 +112,15 @@ _COMMUNICATION = re.compile(
 )
 #: The narrower set that other tools count (TraceLens: nccl, rccl, cross_device_reduce), with the vendors that they do
 #: not know and XLA's own collectives.
-_LIBRARY = re.compile(rf"{_VENDORS}|cross_device_reduce|{_XLA}{_XLA_ENDING}")
+_LIBRARY = regex(rf"{_VENDORS}|cross_device_reduce|{_XLA}{_XLA_ENDING}")
 #: What HCCL writes after the name of a collective: the end of its group's number, the number of the call, and another.
-_HCCL_NUMBERS = re.compile(r"^(hcom_\w+?)__\d+_\d+_\d+$")
+_HCCL_NUMBERS = regex(r"^(hcom_\w+?)__\d+_\d+_\d+$")
 #: Kernels that Inductor wrote. Their names list the operators fused into them and those around them.
-INDUCTOR_KERNEL = re.compile(r"^triton_(?:poi|red|per|tem|for|mix|unk|split_scan)_fused")
+INDUCTOR_KERNEL = regex(r"^triton_(?:poi|red|per|tem|for|mix|unk|split_scan)_fused")
 #: Names that only mention a collective: such kernels, and Python frames.
-_MENTION = re.compile(rf"{INDUCTOR_KERNEL.pattern}|\.py\(\d+\): |^<built-in ")
+_MENTION = regex(rf"{INDUCTOR_KERNEL.pattern}|\.py\(\d+\): |^<built-in ")
 #: What XLA writes after the name of an operation: the operation in full, with those that it takes its input from.
-_XLA_OPERANDS = re.compile(r"^(%[\w.-]+) = .*", re.DOTALL)
+_XLA_OPERANDS = regex(r"^(%[\w.-]+) = .*", re.DOTALL)
 
 
 @lru_cache(_CACHED)

@@ -19,20 +19,21 @@ from pathlib import PurePath
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from stepscope.core.errors import MissingExtra, StepscopeError
+from stepscope.core.patterns import regex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]+(::[A-Za-z][A-Za-z0-9+.\-]+)*://")  # two letters: C:// is a drive
-_RANK = re.compile(r"(?:^|[._\-/])rank[._\-]?(\d+)(?=[._\-/]|$)", re.IGNORECASE)
+_URL = regex(r"[A-Za-z][A-Za-z0-9+.\-]+(::[A-Za-z][A-Za-z0-9+.\-]+)*://")  # two letters: C:// is a drive
+_RANK = regex(r"(?:^|[._\-/])rank[._\-]?(\d+)(?=[._\-/]|$)", re.IGNORECASE)
 _MOST_RANK = 2**31 - 1
 #: How many times bigger a file gets when unpacked: a compressed file, a table of a store.
 _PACKED, _STORED = 12, 25
 _PACKINGS = (".gz", ".zst", ".xz", ".bz2", ".zip")
 _REMOTE_BYTES = 100_000_000
 #: Names that PyTorch gives to dumps of its flight recorder; the name of a host may come before the rank.
-DUMP = re.compile(r"(?:(?:nccl|comm_lib)_trace_rank|_dump)_(?:[^/\\]*_)?(\d{1,9})\Z")
-_SUFFIXES = re.compile(r"(\.(pt|trace|json|gz|zst|zip|xz|bz2))+$", re.IGNORECASE)
+DUMP = regex(r"(?:(?:nccl|comm_lib)_trace_rank|_dump)_(?:[^/\\]*_)?(\d{1,9})\Z")
+_SUFFIXES = regex(r"(\.(pt|trace|json|gz|zst|zip|xz|bz2))+$", re.IGNORECASE)
 #: Object stores whose packages the extra `cloud` installs.
 _CLOUD = ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl")
 #: Exceptions of packages behind fsspec that are no OSErrors, if those packages are imported.

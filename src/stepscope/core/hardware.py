@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from stepscope.core.errors import StepscopeError
+from stepscope.core.patterns import regex
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 #: Instead of a precision: a peak of matrix units that a recorder states for work whose types it does not.
 ANY = "any"
 _DATA = Path(__file__).with_name("hardware.json")
-_NOISE = re.compile(
+_NOISE = regex(
     r"\b(?:nvidia|amd|intel|huawei|cambricon|corporation|instinct|tesla|geforce|radeon|graphics|tensor core|gpu"
     r"|accelerator|oam)\b|\((?:r|tm|c)\)|[®™]",
     re.IGNORECASE,

@@ -15,6 +15,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from stepscope.core.collectives import INDUCTOR_KERNEL, communication_mark, is_communication
+from stepscope.core.patterns import regex
 from stepscope.core.short_names import demangled, shorten, shorten_column, without_parameters
 from stepscope.core.table import map_names
 
@@ -111,7 +112,7 @@ def _rules(table: str) -> list[list[str]]:
 
 
 def _any_of(rules: Iterable[Sequence[str]]) -> re.Pattern[str]:
-    return re.compile("|".join(pattern for _, pattern in rules))
+    return regex("|".join(pattern for _, pattern in rules))
 
 
 #: Neighbouring rows of one class are one pattern.
@@ -119,7 +120,7 @@ _KERNEL_CLASS = tuple((name, _any_of(run)) for name, run in groupby(_rules(_KERN
 
 
 #: CANN names a kernel by its origin: a path of scopes, or the operator, its implementation and the kernel.
-_ASCEND = re.compile(r"^(?:.*/(\w+)-op\d+|aclnn\w+_(\w+?))$")
+_ASCEND = regex(r"^(?:.*/(\w+)-op\d+|aclnn\w+_(\w+?))$")
 
 
 def _kernel_itself(name: str) -> str:
@@ -166,16 +167,14 @@ tensile,ck,miopen   cijk_\w*_mi\d+x\d|mfma|xdl|gtcx\d|ck_fmha|attn_fwd
 """
 _TENSOR_CORE = _any_of(_rules(_TENSOR_CORE_RULES))
 #: Kernels around such a kernel that have its name but no matrix product.
-_AROUND_TENSOR_CORE = re.compile(
-    r"preprocess|postprocess|splitkv_combine|combine_kernel|dot_do_o|convert_dq|splitkreduce"
-)
+_AROUND_TENSOR_CORE = regex(r"preprocess|postprocess|splitkv_combine|combine_kernel|dot_do_o|convert_dq|splitkreduce")
 
 
 #: What the names of matrix products say that ran on the ordinary units, one multiplication and addition at a time.
-_ORDINARY_UNITS = re.compile(r"(?:^|_)[dfhi]fma2?(?=_|$)|simt")
+_ORDINARY_UNITS = regex(r"(?:^|_)[dfhi]fma2?(?=_|$)|simt")
 #: Double precision, and what a name has that says that matrix units did it (A100 and later, MI200 and later).
-_DOUBLE = re.compile(r"\bdouble\b|(?<![a-z0-9])f64|(?<![a-z])[dz](?:gemm|884)|^cijk_\w*_[dz]b_")
-_DOUBLE_ON_MATRIX_UNITS = re.compile(r"tensorop_[dz]|[dz]884|dmma|tensor\d+x\d+x\d+|nvjet_[dz]|_mi\d+x\d+")
+_DOUBLE = regex(r"\bdouble\b|(?<![a-z0-9])f64|(?<![a-z])[dz](?:gemm|884)|^cijk_\w*_[dz]b_")
+_DOUBLE_ON_MATRIX_UNITS = regex(r"tensorop_[dz]|[dz]884|dmma|tensor\d+x\d+x\d+|nvjet_[dz]|_mi\d+x\d+")
 
 
 @lru_cache(_CACHED)
@@ -224,7 +223,7 @@ def is_tensor_core_eligible(name: str) -> bool:
 
 
 _TRANSFER_KIND = tuple(
-    (kind, re.compile(pattern))
+    (kind, regex(pattern))
     for kind, pattern in (
         ("memset", r"memset|fill_?buffer|usm_?fill"),
         ("HtoD", r"htod|h2d|(?:copy|_|-|\b)host[_-]?to[_-]?device"),
@@ -243,12 +242,12 @@ def transfer_kind(name: str) -> str:
     return next((kind for kind, pattern in _TRANSFER_KIND if pattern.search(lower)), "unknown")
 
 
-_SYNC_CALL = re.compile(
+_SYNC_CALL = regex(
     r"[Ss]ynchronize|^cn(?:rt)?(?:Queue|Device|Notifier)?(?:Sync|Wait)(?:Device|Queue)?"
     r"|QueueFinish|EventHostSync|WaitForEvents?$"
 )
-_GRAPH_LAUNCH = re.compile(r"^(?:\w+@)?(?:cu(?:da)?|hip|musa|mc)GraphLaunch|TaskTopo\w*Invoke|aclmdlRIExecute")
-_LAUNCH_CALL = re.compile(
+_GRAPH_LAUNCH = regex(r"^(?:\w+@)?(?:cu(?:da)?|hip|musa|mc)GraphLaunch|TaskTopo\w*Invoke|aclmdlRIExecute")
+_LAUNCH_CALL = regex(
     r"^(?:\w+@)?(?:"
     r"(?:cuda|hip|musa|mc)(?:Memcpy|Memset|Launch|ExtLaunch|ModuleLaunch|ExtModuleLaunch|HccModuleLaunch|GraphLaunch)"
     r"|cu(?:Launch(?!HostFunc)|GraphLaunch|Memcpy|Memset)"
@@ -258,7 +257,7 @@ _LAUNCH_CALL = re.compile(
     r"|(?:launch$|enqueueCommand memcpy|runFunction - job_prep_and_submit)"
     r")"
 )
-_NOT_LAUNCH = re.compile(r"HostFunc|GetWorkspaceSize")
+_NOT_LAUNCH = regex(r"HostFunc|GetWorkspaceSize")
 
 
 #: Operators of PyTorch that need a value of the device on the host.
@@ -289,7 +288,7 @@ def is_launch_call(name: str) -> bool:
     return (_LAUNCH_CALL.search(name) is not None and _NOT_LAUNCH.search(name) is None) or is_graph_launch(name)
 
 
-_NUMBER = re.compile(r"(?:\.\d+)+$")
+_NUMBER = regex(r"(?:\.\d+)+$")
 
 
 def without_number(name: str) -> str:
@@ -297,8 +296,8 @@ def without_number(name: str) -> str:
     return _NUMBER.sub("", name)
 
 
-_DATALOADER = re.compile(r"^enumerate\(Data(?:Loader|Pipe)\)|data_?loader.*__next__", re.IGNORECASE)
-_STEP = re.compile(r"^ProfilerStep#(\d{1,18})(?!\d)")
+_DATALOADER = regex(r"^enumerate\(Data(?:Loader|Pipe)\)|data_?loader.*__next__", re.IGNORECASE)
+_STEP = regex(r"^ProfilerStep#(\d{1,18})(?!\d)")
 
 
 @lru_cache(_CACHED)
@@ -309,7 +308,7 @@ def is_dataloader(name: str) -> bool:
 
 #: Shorter names occur in any sentence.
 _LEAST_MENTIONED = 4
-_ITERATION = re.compile(r"Iteration (\d+)")
+_ITERATION = regex(r"Iteration (\d+)")
 
 
 @lru_cache(_CACHED)
@@ -333,7 +332,7 @@ def iteration_number(name: str) -> int | None:
     return int(match.group(1)) if match else None
 
 
-_LIBRARY = re.compile(
+_LIBRARY = regex(
     r"^<|^(?:torch|torch_\w+|_pytest|multiprocessing|concurrent|importlib|asyncio)[/\\]|^nn\.Module"
     r"|^## Call CompiledFxGraph|site-packages|dist-packages"
     r"|^(?:threading|contextlib|functools|runpy|queue|_collections_abc|abc|enum|copy|typing|inspect|dataclasses)\.py"

@@ -6,8 +6,9 @@ Nothing here needs tables: the recorder and the watch read such text next to a j
 from __future__ import annotations
 
 import math
-import re
 from typing import NamedTuple
+
+from stepscope.core.patterns import regex
 
 #: A sample: a name, perhaps labels, a value, perhaps a time (ms since 1970; OpenMetrics: s). Also for Polars.
 SAMPLE = (
@@ -33,8 +34,8 @@ CACHE_ADVICE = (
     "→ more memory for it (--gpu-memory-utilization of vLLM, --mem-fraction-static of SGLang), an FP8 cache, or fewer"
     " requests at once (--max-num-seqs, --max-running-requests)"
 )
-_LABEL = re.compile(r'(?<!\w)(\w+)="((?:[^"\\]|\\.)*)"')
-_SAMPLE, _EXEMPLAR = re.compile(SAMPLE), re.compile(EXEMPLAR)
+_LABEL = regex(r'(?<!\w)(\w+)="((?:[^"\\]|\\.)*)"')
+_SAMPLE, _EXEMPLAR = regex(SAMPLE), regex(EXEMPLAR)
 
 
 class Sample(NamedTuple):

@@ -8,7 +8,6 @@ escape it with `printable`. This module imports no renderer: `stepscope.report` 
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import polars as pl
 
+from stepscope.core.patterns import regex
 from stepscope.core.table import Table
 
 if TYPE_CHECKING:
@@ -179,10 +179,10 @@ class Report(msgspec.Struct, frozen=True, eq=False):
 
 #: Line separators, and marks that hide or reorder what is drawn: soft hyphen, zero width, direction, tags.
 _HIDDEN = "\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"
-_IN_A_LINE = re.compile(f"[\x00-\x1f{_HIDDEN}]")
-_IN_LINES = re.compile(f"[\x00-\x08\x0b-\x1f{_HIDDEN}]")
+_IN_A_LINE = regex(f"[\x00-\x1f{_HIDDEN}]")
+_IN_LINES = regex(f"[\x00-\x08\x0b-\x1f{_HIDDEN}]")
 #: As the one above, but for sequences that set colours.
-_IN_COLOURS = re.compile(f"[\x00-\x08\x0b-\x1a\x1c-\x1f{_HIDDEN}]|\x1b(?!\\[[0-9;]*m)")
+_IN_COLOURS = regex(f"[\x00-\x08\x0b-\x1a\x1c-\x1f{_HIDDEN}]|\x1b(?!\\[[0-9;]*m)")
 
 
 def printable(text: str) -> str:

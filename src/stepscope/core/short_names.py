@@ -13,43 +13,45 @@ from functools import lru_cache
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
+from stepscope.core.patterns import regex
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 _CACHED = 1 << 16
 #: How the symbol of an AMD kernel's descriptor ends.
 _DESCRIPTOR = ".kd"
-_LEADING = re.compile(r"^(?:(?:void|std::enable_if<.*?>::type|__global__|static)\s+)+")
-_TRAILING = re.compile(r"(?: \[clone [^]]*\]|\.kd| const)+$")
+_LEADING = regex(r"^(?:(?:void|std::enable_if<.*?>::type|__global__|static)\s+)+")
+_TRAILING = regex(r"(?: \[clone [^]]*\]|\.kd| const)+$")
 #: Namespaces, unnamed ones also without the bracket that ncu's text drops, and the tags of Numba's kernels.
-_SAYS_NOTHING = re.compile(
+_SAYS_NOTHING = regex(
     r"(?:\(anonymous namespace\)|(?:[{<]|\b)(?:anonymous|unnamed)[}>]|\b(?:at::native|c10|std|detail))::"
     r"|\[(?:abi:)?v\d+,\w+\]"
 )
 #: A literal's type, as in (int)4, and blanks between closing brackets.
-_CAST = re.compile(r"\((?:bool|(?:unsigned )?(?:int|long|short|char)(?: long)?)\)(?=-?\d)|(?<=>) (?=>)")
-_TENSILE = re.compile(
+_CAST = regex(r"\((?:bool|(?:unsigned )?(?:int|long|short|char)(?: long)?)\)(?=-?\d)|(?<=>) (?=>)")
+_TENSILE = regex(
     r"^(Cijk_[A-Za-z]+_[A-Za-z]+(?:_[BCDFHISZ48]{1,4}(?=_))*)_(?:.*_)?(MT\d+x\d+x\d+)"
     r"(?:_(?:.*_)?(MI\d+x\d+x\d+\w*?)(?=_|$))?"
 )
 #: Kernels that only call what their template arguments name.
-_CONTAINERS = re.compile(r"^(?:cutlass\w*::|ck_tile::)?(?:Kernel2?|device_kernel|kentry(?:pt)?)$")
-_CONTAINED = re.compile(r"(?<![\w:])[A-Za-z_]\w*(?:::\w+)*")
-_INNER = re.compile(
+_CONTAINERS = regex(r"^(?:cutlass\w*::|ck_tile::)?(?:Kernel2?|device_kernel|kentry(?:pt)?)$")
+_CONTAINED = regex(r"(?<![\w:])[A-Za-z_]\w*(?:::\w+)*")
+_INNER = regex(
     r"\b(?!(?:A|B)?(?:Unary|Binary)Functor|gpu_kernel|gpu_index_kernel|ReduceOp\b)"
     r"(\w+(?:[Ff]unctor\w*|_kernel_cuda|_kernel_impl|_kernel|KernelImpl|Ops)"
     r"|CUDAFunctor\w*|\w+(?=\((?:at::)?Tensor))(?!\w)"
 )
-_GENERIC = re.compile(r"elementwise_kernel|^reduce_kernel|multi_tensor_apply_kernel|_for_multi_outputs")
-_BRACKET = re.compile(r"[()]")
+_GENERIC = regex(r"elementwise_kernel|^reduce_kernel|multi_tensor_apply_kernel|_for_multi_outputs")
+_BRACKET = regex(r"[()]")
 _DOTS = "…"
 #: A number, or a word with one, that ends or begins here.
-_NUMBERED = re.compile(r"(?<![A-Za-z0-9])(?=[A-Za-z]*[0-9])[A-Za-z0-9]+$")
-_NUMBERED_HEAD = re.compile(r"[A-Za-z0-9]*[0-9][A-Za-z0-9]*")
+_NUMBERED = regex(r"(?<![A-Za-z0-9])(?=[A-Za-z]*[0-9])[A-Za-z0-9]+$")
+_NUMBERED_HEAD = regex(r"[A-Za-z0-9]*[0-9][A-Za-z0-9]*")
 _LONGEST_NUMBER = 14
-_PATH = re.compile(r"[^<>()]*/[^<>()]*/[^<>()]*")
+_PATH = regex(r"[^<>()]*/[^<>()]*/[^<>()]*")
 #: A function and the place of its code, as in `forward (/job/model.py:68)`.
-_CALL = re.compile(r"(?P<function>[^()]+) \((?:[^()]*[/\\])?(?P<file>[^()/\\]+\.\w{1,4}:\d+)\)")
+_CALL = regex(r"(?P<function>[^()]+) \((?:[^()]*[/\\])?(?P<file>[^()/\\]+\.\w{1,4}:\d+)\)")
 _LEAST_FUNCTION = 6
 _BRACKETS = frozenset("<>()[]{}")
 _EDGES = " ,:&*_<>()[]{}"
@@ -194,7 +196,7 @@ _LITERAL = {"b0": "false", "b1": "true"}
 _TYPES = {"f": "float", "d": "double", "i": "int", "j": "unsigned int", "l": "long", "m": "unsigned long", "x": "long",
           "y": "unsigned long", "s": "short", "t": "unsigned short", "a": "signed char", "h": "unsigned char",
           "c": "char", "b": "bool", "v": "void", "DF16b": "bf16", "DF16_": "half", "Dh": "half"}  # fmt: skip
-_MANGLED = re.compile(r"L(?P<of>[a-z])(?P<value>n?\d+)E|(?P<size>\d{1,4})|S[a-z0-9A-Z]*_|S[tabsiod]|T\d*_"
+_MANGLED = regex(r"L(?P<of>[a-z])(?P<value>n?\d+)E|(?P<size>\d{1,4})|S[a-z0-9A-Z]*_|S[tabsiod]|T\d*_"
                       r"|(?P<type>DF16[b_]|Dh|[fdijlmxystahcbv])|(?P<bracket>[NIXJLE])|.")  # fmt: skip
 
 
@@ -336,7 +338,7 @@ def _shows(text: str, pieces: Sequence[tuple[int, int]], width: int) -> bool:
 #: Text in which what separates tokens sorts before letters and digits, so that equal beginnings stay together.
 _SORTED = str.maketrans({c: chr(i) for i, c in enumerate(":;<=>?@[\\]^_`{|}~", 1)})
 #: A word or a number, with what separates it from the one before; words in CamelCase are several.
-_TOKEN = re.compile(r"[^A-Za-z0-9]?[A-Za-z0-9](?:[a-z0-9]|(?<![a-z])[A-Z])*|[^A-Za-z0-9]|$")
+_TOKEN = regex(r"[^A-Za-z0-9]?[A-Za-z0-9](?:[a-z0-9]|(?<![a-z])[A-Z])*|[^A-Za-z0-9]|$")
 
 
 def _differences(texts: Sequence[str]) -> Iterator[tuple[str, list[tuple[int, int]]]]:
@@ -411,7 +413,7 @@ def _candidates(text: str, gist: str, pieces: Sequence[tuple[int, int]], width: 
     yield without_middle(text, width)
 
 
-_AFTER = re.compile(r"\w*(?:::\w+)*")
+_AFTER = regex(r"\w*(?:::\w+)*")
 
 
 def _extended(text: str, begin: int, end: int) -> tuple[int, int]:

@@ -5,9 +5,10 @@ Tables in files stay there until somebody asks for them.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,7 +18,7 @@ import polars as pl
 from stepscope.core.arrays import numbered
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -106,6 +107,16 @@ def _unknown(name: str, dtype: pl.DataType, n: int) -> pl.Series:
 def without(frame: pl.DataFrame, *names: str) -> pl.DataFrame:
     """The frame without these columns, as from `drop`, for which a query is planned."""
     return frame[[name for name in frame.columns if name not in names]]
+
+
+def filtered(frame: pl.DataFrame, mask: pl.Series) -> pl.DataFrame:
+    """The rows for which the mask is true, as from `filter`, for which a query is planned."""
+    return pl.DataFrame([column.filter(mask) for column in frame.get_columns()])
+
+
+def is_any_of(series: pl.Series, values: Iterable[object]) -> pl.Series:
+    """A mask of the rows that have one of a few values, as from `is_in`, for which a query is planned."""
+    return reduce(operator.or_, (series == value for value in values))
 
 
 def integers(series: pl.Series, absent: int = -1) -> NDArray[np.int64]:

@@ -7,13 +7,13 @@ Shown values have three significant digits and no trailing zeros. Memory is show
 from __future__ import annotations
 
 import math
-import re
 import time
 from decimal import Decimal
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.errors import StepscopeError
+from stepscope.core.patterns import regex
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -116,7 +116,7 @@ def render(value: Any, unit: str | None = None) -> str:
     return f"{number(value)} {unit}" if unit else number(value)
 
 
-_QUANTITY = re.compile(r"\s*(\d{1,40}(?:\.\d{0,40})?(?:[eE][+-]?\d{1,3})?|\.\d{1,40})\s*([a-zA-Zµμ]*)\s*")
+_QUANTITY = regex(r"\s*(\d{1,40}(?:\.\d{0,40})?(?:[eE][+-]?\d{1,3})?|\.\d{1,40})\s*([a-zA-Zµμ]*)\s*")
 _SIZE_FACTOR = {
     **{unit: factor for prefix, factor in _DECIMAL for unit in (prefix.lower(), f"{prefix.lower()}b")},
     **{unit: factor for name, factor in _BINARY for unit in (name.lower(), name.lower().removesuffix("b"))},

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from stepscope import store
 from stepscope.core.errors import StepscopeError
+from stepscope.core.patterns import regex
 from stepscope.core.trace import Run  # noqa: TC001  the command line reads the signature at run time
 from stepscope.exports import Export, Folder
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from stepscope.core.trace import Trace
     from stepscope.exports import Context
 
-_ODD = re.compile(r"[^A-Za-z0-9._-]+")
+_ODD = regex(r"[^A-Za-z0-9._-]+")
 
 
 def parquet(run: Run, context: Context) -> Folder:

@@ -17,6 +17,7 @@ import polars.selectors as cs
 from stepscope import analyses
 from stepscope.core import files
 from stepscope.core.errors import MissingTable, StepscopeError, UnknownName
+from stepscope.core.patterns import regex
 from stepscope.core.result_tables import RESULTS
 from stepscope.core.schema import ISSUES, TABLES
 from stepscope.core.table import Column, Table
@@ -42,13 +43,13 @@ _WEIGHTED = {"tc_self_ratio": "device_self_ns", "tc_total_ratio": "device_total_
 ROWS = Column("n_rows", pl.Int64(), "rows that were combined")
 
 #: Columns that cannot be added up: points in time, levels, averages, shares.
-_POINT = re.compile(
+_POINT = regex(
     r"(^|_)(ts|start|end|first|last)_ns$|(^|_)(mean|avg|median|std|p\d+|late)_|^total_(allocated|reserved)_bytes$"
 )
-_LEAST, _MOST = re.compile(r"(^|_)min_"), re.compile(r"(^|_)(max|peak)_")
+_LEAST, _MOST = regex(r"(^|_)min_"), regex(r"(^|_)(max|peak)_")
 #: Units by the ends of column names, longer ends first.
 _UNITS = {"_bytes_per_s": "bytes/s", "_ns": "ns", "_bytes": "bytes", "_ratio": "ratio"}
-_ADDS_UP = re.compile(r"^n_|^(calls|count|bytes)$|_(ns|bytes|flop)$")
+_ADDS_UP = regex(r"^n_|^(calls|count|bytes)$|_(ns|bytes|flop)$")
 
 
 def names() -> list[tuple[str, str]]:
@@ -138,9 +139,9 @@ def drawn(
 
 
 #: A query in a condition could read files, which Polars begins as it parses.
-_QUERY = re.compile(r"\b(select|from|table|with|values)\b|\b(read|scan)_\w+\s*\(", re.IGNORECASE)
+_QUERY = regex(r"\b(select|from|table|with|values)\b|\b(read|scan)_\w+\s*\(", re.IGNORECASE)
 #: These words are harmless in plain quotes, if nothing in the text lets Polars see their ends elsewhere.
-_QUOTED, _OTHER_QUOTES = re.compile(r"'[^']*'|\"[^\"]*\""), re.compile(r"[\\`$#]|--|/\*")
+_QUOTED, _OTHER_QUOTES = regex(r"'[^']*'|\"[^\"]*\""), regex(r"[\\`$#]|--|/\*")
 
 
 def filtered(frame: pl.DataFrame, where: str | None, **extra: Any) -> pl.DataFrame:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ import msgspec
 from stepscope import store
 from stepscope.core import files
 from stepscope.core.errors import StepscopeError, UnknownFormat
+from stepscope.core.patterns import regex
 from stepscope.core.registry import Registry
 from stepscope.readers.captures import capture_files, with_captures
 from stepscope.readers.common.impossible import without_impossible
@@ -46,8 +46,8 @@ PLUGINS = Registry("reader", Reader, "READER", "stepscope.readers", {})
 _OF_RECORDER = (RECORDING, SCHEDULING, *STACK_FILES)
 _PACKED = (".gz", ".zst", ".zip", ".xz", ".bz2")
 _MEMBER = "!"
-_DUMP = re.compile(r"(?:^|[/\\])(?:\.?dump-\d{4}-(?:slow-step|signal|request)(?:\.part)?|hang-\d{4})[/\\]")
-_DIGITS = re.compile(r"\d+")
+_DUMP = regex(r"(?:^|[/\\])(?:\.?dump-\d{4}-(?:slow-step|signal|request)(?:\.part)?|hang-\d{4})[/\\]")
+_DIGITS = regex(r"\d+")
 
 
 @cache

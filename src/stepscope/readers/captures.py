@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import re
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -26,12 +25,14 @@ from stepscope.core import files
 from stepscope.core.errors import StepscopeError
 from stepscope.core.intervals import nearest
 from stepscope.core.names import is_graph_launch
+from stepscope.core.patterns import regex
 from stepscope.core.schema import CAPTURED, DEVICE_WORK, FRAMES, OPS, SPAN_REFERENCES, SPANS, STACKS
 from stepscope.core.table import Name, integers
 from stepscope.readers.common.source import IssueLog, with_issues
 from stepscope.readers.common.span_builder import note_coverage
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
@@ -44,11 +45,11 @@ if TYPE_CHECKING:
 FOLDERS = ("capture_traces", "graph_capture_profile")
 DETAILS = "execution_details.json"
 _BEGIN, _END = "StreamBeginCapture", "StreamEndCapture"
-_RANK = re.compile(r"(?:rank_?|-TP-)(\d{1,9})")
+_RANK = regex(r"(?:rank_?|-TP-)(\d{1,9})")
 #: What a capture is for, and what a step of the engine runs: its batch, or its tokens (several numbers add up).
-_CAPTURED_SIZE = re.compile(r"^capture_(?:graph_bs_)?(\d{1,9})(?:_|$)")
-_FILE_SIZE = re.compile(r"(?:^|/|_)bs_(\d{1,9})_")
-_RUN_SIZE = re.compile(
+_CAPTURED_SIZE = regex(r"^capture_(?:graph_bs_)?(\d{1,9})(?:_|$)")
+_FILE_SIZE = regex(r"(?:^|/|_)bs_(\d{1,9})_")
+_RUN_SIZE = regex(
     r"^(?:execute_(\d{1,9})_context|execute_context_\d+\((\d{1,9})\)_generation_\d+\((\d{1,9})\)"
     r"|step\[(?:DECODE|EXTEND|MIXED)\b[^\]]*\bbs=(\d{1,9})|decode\[bs=(?:\d+/)?(\d{1,9})\b)"
 )

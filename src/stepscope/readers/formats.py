@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from stepscope.core.patterns import regex
 from stepscope.readers.common.source import SQLITE_MAGIC
 
 if TYPE_CHECKING:
@@ -28,10 +29,10 @@ PACKING = r"(?:\.(?:gz|zst|xz|bz2))?\Z"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 #: How files begin that hold an object or a list of JSON, a database, or a pickle.
-OBJECT = re.compile(rb"[\xef\xbb\xbf \t\r\n]*\{")
-LIST = re.compile(rb"[\xef\xbb\xbf \t\r\n]*\[")
-SQLITE = re.compile(re.escape(SQLITE_MAGIC))
-PICKLE = re.compile(rb"\x80[\x02-\x05]")
+OBJECT = regex(rb"[\xef\xbb\xbf \t\r\n]*\{")
+LIST = regex(rb"[\xef\xbb\xbf \t\r\n]*\[")
+SQLITE = regex(re.escape(SQLITE_MAGIC))
+PICKLE = regex(rb"\x80[\x02-\x05]")
 #: What readers of kernels without a timeline provide.
 KERNEL_METRICS = ("devices", "tracks", "spans", "kernels", "kernel_metrics", "issues")
 

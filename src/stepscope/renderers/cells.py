@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from stepscope.core import units
+from stepscope.core.patterns import regex
 from stepscope.core.report import printable
 
 if TYPE_CHECKING:
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from stepscope.core.table import Table
 
 #: Whole numbers that are names and not counts.
-_AN_ID = re.compile(r"id$|^(address|correlation|forward_thread|index|rank|seq|sequence|step|stream)$")
-_SUFFIX = re.compile(r"_(ns|bytes|ratio|bytes_per_s)$")
+_AN_ID = regex(r"id$|^(address|correlation|forward_thread|index|rank|seq|sequence|step|stream)$")
+_SUFFIX = regex(r"_(ns|bytes|ratio|bytes_per_s)$")
 #: What tells columns apart that differ in their units.
 _MEASURED = {"ns": "time", "bytes": "size", "ratio": "share", "bytes_per_s": "rate"}
 

@@ -6,12 +6,12 @@ apostrophe stands before text that a spreadsheet would run as a formula. `csv-ra
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import polars as pl
 import polars.selectors as cs
 
+from stepscope.core.patterns import regex
 from stepscope.core.report import printable
 from stepscope.core.table import map_names
 from stepscope.renderers import Renderer, Screen
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from stepscope.core.report import Block
 
 #: A number stays as it is, and so does a sign alone. Source: OWASP, CSV injection.
-_FORMULA = re.compile(r"(?![+-]((\d+\.?\d*|\.\d+)([eE][+-]?\d+)?)?$)[=+\-@\t\r\n＝＋－＠]")  # noqa: RUF001  wide signs count too
+_FORMULA = regex(r"(?![+-]((\d+\.?\d*|\.\d+)([eE][+-]?\d+)?)?$)[=+\-@\t\r\n＝＋－＠]")  # noqa: RUF001  wide signs count too
 
 
 def table(block: Block, screen: Screen) -> str:  # noqa: ARG001  exact: nothing of a screen applies

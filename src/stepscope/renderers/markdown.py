@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import polars.selectors as cs
 
 from stepscope.core import units
+from stepscope.core.patterns import regex
 from stepscope.core.report import printable, whole_command
 from stepscope.renderers import Renderer, Screen
 from stepscope.renderers.cells import cells, labels
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from stepscope.core.report import Bar, Block, Finding, Report
 
 #: Punctuation that means something wherever it stands; an underscore does only at the edge of a word.
-_SPECIAL = re.compile(r"([\\`*\[\]<>|~$&]|(?<![^\W_])_|_(?![^\W_]))")
-_LEADING = re.compile(r"^(\s*)([#+=-]|\d+(?=[.)]))")
+_SPECIAL = regex(r"([\\`*\[\]<>|~$&]|(?<![^\W_])_|_(?![^\W_]))")
+_LEADING = regex(r"^(\s*)([#+=-]|\d+(?=[.)]))")
 
 
 def escape(text: str) -> str:

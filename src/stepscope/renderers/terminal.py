@@ -6,17 +6,16 @@ block characters, ASCII stands in.
 
 from __future__ import annotations
 
-import re
 import textwrap
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 import msgspec
 import polars as pl
-import polars.selectors as cs
 from msgspec.structs import replace
 
 from stepscope.core import names, units
+from stepscope.core.patterns import regex
 from stepscope.core.report import printable, whole_command
 from stepscope.renderers import Renderer, Screen
 from stepscope.renderers.cells import cells, labels, width
@@ -34,7 +33,7 @@ _FILLS = (
 )  # fmt: skip
 _IDLE = ("░", ".", "90")
 _BOLD, _DIM = "1", "2"
-_UNIT = re.compile(r"(\d) (%|[nµm]?s\b|[KMGT]?i?B(?:/s)?\b)")
+_UNIT = regex(r"(\d) (%|[nµm]?s\b|[KMGT]?i?B(?:/s)?\b)")
 _ASCII = {"→": "->", "·": "|", "±": "+-", "–": "-", "—": "-", "×": "x", "…": "~", "µ": "u", "─": "-", "≥": ">=",
           "≤": "<=", "\u00a0": " ", "\u202f": " ", "\u2009": " "}  # fmt: skip
 _TO_ASCII = str.maketrans(_ASCII | {fill[0]: fill[1] for fill in (*_FILLS, _IDLE)})
@@ -44,14 +43,12 @@ _PROSE = frozenset({"costs_most", "doc", "example", "provides", "scenario", "tex
 FIGURES_WIDTH = 40
 FIRST_MEASURES = 4
 BAR_WIDTH, WIDE_BAR = 25, 60
-_UNINKED = re.compile("\x1b\\[[0-9;]*m")
+_UNINKED = regex("\x1b\\[[0-9;]*m")
 GAP = 2
 MIN_TEXT = 14
 _THEN = " → "
-_APPLIED = re.compile(r"_kernel\w*<(\w+)>?")
-_NOISE = re.compile(
-    r"^CUDAFunctor(?:OnSelf|OnOther)?_|^triton_(?=\w)|(?:_kernel)?(?:_cuda|_impl)$|Functor$|_kernel$|Ops$"
-)
+_APPLIED = regex(r"_kernel\w*<(\w+)>?")
+_NOISE = regex(r"^CUDAFunctor(?:OnSelf|OnOther)?_|^triton_(?=\w)|(?:_kernel)?(?:_cuda|_impl)$|Functor$|_kernel$|Ops$")
 _LONGEST = 20_000  # letters of a sequence that are looked at
 
 
@@ -214,8 +211,9 @@ def _block(block: Block, report: Report, screen: Screen) -> list[str]:
 def _grid(block: Block, room: int, name_room: int) -> Grid:
     """The frame's columns: numbers to the right, names no wider than `name_room`."""
     frame = block.frame
-    texts = set(frame.select(cs.string() | cs.categorical() | cs.enum() | cs.nested()).columns)
-    numbers = set(frame.select(cs.numeric()).columns)
+    kinds = frame.schema.items()
+    texts = {name for name, dtype in kinds if isinstance(dtype, pl.String | pl.Categorical | pl.Enum | pl.List)}
+    numbers = {name for name, dtype in kinds if dtype.is_numeric()}
     keys = {column.name for column in block.table.columns if column.key}
     columns: list[Column] = []
     n_measures = 0

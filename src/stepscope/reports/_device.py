@@ -22,14 +22,16 @@ from stepscope.analyses.common.device_work import (
     occupancy,
     occupied,
 )
-from stepscope.analyses.common.span_lookup import in_rows, of_spans
+from stepscope.analyses.common.span_lookup import in_rows, of_ids, of_spans
 from stepscope.core import step_parts
 from stepscope.core.arrays import distinct_values, numbered
 from stepscope.core.collectives import UNNAMED, label_of
 from stepscope.core.intervals import covered
 from stepscope.core.names import is_tensor_core, kernel_class, map_names, shorten
+from stepscope.core.patterns import regex
 from stepscope.core.remedies import remedy
 from stepscope.core.report import Note
+from stepscope.core.table import filtered
 from stepscope.core.trace import extent_ns
 from stepscope.core.units import duration, percent, rate, shares, size, sum_of
 from stepscope.reports._idle import idle_costs
@@ -73,7 +75,7 @@ _COLUMNS = (
     "op_id", "step",
 )  # fmt: skip
 #: Matrix products and convolutions that NVIDIA's libraries do in float32 without matrix units.
-_PLAIN_FP32 = re.compile(r"sgemm|scudnn|gemmSN_|(?:^|_)ffma_|simt_s", re.IGNORECASE)
+_PLAIN_FP32 = regex(r"sgemm|scudnn|gemmSN_|(?:^|_)ffma_|simt_s", re.IGNORECASE)
 _SINCE_AMPERE = r"^(?:void )?(?:sm(?:[89]|1[0-9])\d|ampere)_"
 _DIRECTIONS = {
     "HtoD": "from host to device",
@@ -107,7 +109,7 @@ def device_time(trace: Trace, scope: Scope, work: pl.DataFrame) -> DeviceTime:
     scope = replace(scope, n_devices=n_devices)
     by_window = {part: means[column] for part, column in step_parts.DEVICE_COLUMNS.items()}
     parts = {name: int(lengths.sum()) for name, lengths in by_window.items()}
-    inside = work.filter((pl.col("ts_ns") < scope.high) & (pl.col("end_ns") > scope.low))
+    inside = filtered(work, (work["ts_ns"] < scope.high) & (work["end_ns"] > scope.low))
     costs = [
         *_computation(inside, trace, scope, parts[step_parts.COMPUTATION]),
         *_communication(inside, trace, scope, parts[step_parts.COMMUNICATION], int(means["communication_ns"].sum())),
@@ -157,7 +159,7 @@ def _labels(keys: Sequence[tuple[int | None, int | None]], devices: pl.DataFrame
 
 def _computation(work: pl.DataFrame, trace: Trace, scope: Scope, computation_ns: int) -> list[Cost]:
     """A cost per class of kernels. Concurrent kernels share their time, so that classes add up to all computation."""
-    work = work[["name", "dur_ns", "op_id"]].filter(work["sort"] == COMPUTATION)
+    work = filtered(work[["name", "dur_ns", "op_id"]], work["sort"] == COMPUTATION)
     summed = int(work["dur_ns"].sum())
     if not summed:
         return []
@@ -168,10 +170,10 @@ def _computation(work: pl.DataFrame, trace: Trace, scope: Scope, computation_ns:
     groups = names.group_by("group", maintain_order=True).agg(pl.col("n").sum(), pl.col("dur_ns").sum())
     tops = _operators_of(work, named["group"], number, trace.spans)
     costs = []
-    timed = groups.filter(pl.col("dur_ns") > 0)  # damaged times may leave kernels without any
+    timed = filtered(groups, groups["dur_ns"] > 0)  # damaged times may leave kernels without any
     for group, n, ns in timed.sort("dur_ns", "group", descending=[True, False]).head(4).iter_rows():
         cost_ns = computation_ns * ns / summed
-        mine = names.filter(pl.col("group") == group)
+        mine = filtered(names, names["group"] == group)
         operators = shares([(op, op_ns / ns) for op, op_ns in tops.get(group, ())[:3]], at_least=0.1)
         largest, _, largest_ns, _ = mine.row(0)
         detail = scope.amount(n, "kernel", ns=ns) + (_SHARED if cost_ns * scope.n_devices < _UNSHARED * ns else "")
@@ -235,10 +237,8 @@ def _advice(
 ) -> tuple[str, ...]:
     """Advice on making this computation cheaper, if names and numbers suggest any."""
     if group in ("gemm", "convolution"):
-        plain = names.filter(
-            map_names(names["name"], lambda k: bool(_PLAIN_FP32.search(k)) and not is_tensor_core(k), pl.Boolean())
-        )
-        ratio = sum_of(plain["dur_ns"]) / ns
+        plain = map_names(names["name"], lambda k: bool(_PLAIN_FP32.search(k)) and not is_tensor_core(k), pl.Boolean())
+        ratio = sum_of(names["dur_ns"].filter(plain)) / ns
         if ratio > 0.3:
             capability = devices["compute_capability"].drop_nulls().str.extract(r"^(\d+)\.").cast(pl.Int32).min()
             topic = "float32" if isinstance(capability, int) and capability >= 8 else "float32_old"
@@ -248,7 +248,7 @@ def _advice(
             instead = remedy(topic, about)
             return (f"→ {percent(ratio)} of it runs in float32 without tensor cores: {instead}",)
     if group == "pointwise" and n > 50:
-        fused = names.filter(names["name"].cast(pl.String).str.starts_with("triton_"))["dur_ns"].sum() / ns
+        fused = names["dur_ns"].filter(names["name"].cast(pl.String).str.starts_with("triton_")).sum() / ns
         if fused < 0.3:
             return (f"→ {remedy('fuse', about)}",)
     return ()
@@ -256,7 +256,7 @@ def _advice(
 
 def _communication(work: pl.DataFrame, trace: Trace, scope: Scope, exposed_ns: int, whole: int) -> list[Cost]:
     """A cost for communication while nothing computes; `whole` is all communication, hidden or not, in ns."""
-    calls = work.filter(pl.col("sort") == COMMUNICATION)
+    calls = filtered(work, work["sort"] == COMMUNICATION)
     if calls.is_empty() or exposed_ns <= 0:
         return []
     hidden = hidden_ns(work, calls, "computation")
@@ -284,13 +284,13 @@ def _communication(work: pl.DataFrame, trace: Trace, scope: Scope, exposed_ns: i
 
 
 def _copies(work: pl.DataFrame, trace: Trace, scope: Scope, exposed_ns: int) -> list[Cost]:
-    copies = work.filter(pl.col("sort") == MEMCPY)
+    copies = filtered(work[["span_id", "rank", "device_id", "ts_ns", "end_ns", "dur_ns"]], work["sort"] == MEMCPY)
     if copies.is_empty() or exposed_ns <= 0:
         return []
     hidden = hidden_ns(work, copies, "kernels")
-    copies = copies.select("span_id", "ts_ns", "end_ns", "dur_ns", exposed=pl.col("dur_ns") - hidden)
-    side = trace.transfers.select("span_id", "bytes", "kind", "src", "dst")
-    copies = copies.join(side, on="span_id", how="left").with_columns(pl.col("kind", "src", "dst").cast(pl.String))
+    copies = copies[["span_id", "dur_ns"]].hstack([(copies["dur_ns"] - hidden).alias("exposed")])
+    side = trace.transfers[["span_id", "bytes", "kind", "src", "dst"]]
+    copies = copies.hstack(of_ids(side, copies["span_id"])).cast(dict.fromkeys(("kind", "src", "dst"), pl.String))
     pageable = (pl.col("src") == "Pageable") | (pl.col("dst") == "Pageable")
     kinds = copies.group_by("kind").agg(
         pl.col("exposed").sum(),

@@ -14,6 +14,7 @@ from stepscope.analyses.steps.idle import LAUNCHING, caused_gaps
 from stepscope.core.intervals import covered, union
 from stepscope.core.names import shorten
 from stepscope.core.remedies import remedy
+from stepscope.core.table import filtered, is_any_of
 from stepscope.core.units import count, counted, duration, percent, shares, sum_of
 from stepscope.reports._summary import ENDS, Cost
 
@@ -74,13 +75,14 @@ def idle_costs(work: pl.DataFrame, trace: Trace, scope: Scope, idle_ns: int) -> 
     gaps = caused_gaps(work, trace.spans, trace.tracks, ("rank", "device_id"), calls_from_ns=least_ns, begin_ns=begin)
     starts = gaps["ts_ns"].to_numpy()
     inside = covered(scope.windows, starts, starts + gaps["dur_ns"].to_numpy())
-    gaps = gaps.with_columns(ns=pl.Series(inside)).filter(pl.col("ns") > 0)
-    head_ns = sum_of(gaps.filter(pl.col("before_id").is_null())["ns"])
+    gaps = filtered(gaps.hstack([pl.Series("ns", inside)]), pl.Series(inside > 0))
+    at_head = gaps["before_id"].is_null()
+    head_ns = sum_of(gaps["ns"].filter(at_head))
     costs = []
-    is_launching = pl.col("cause").is_in(LAUNCHING) & pl.col("before_id").is_not_null()
-    launching = gaps.filter(is_launching)
+    is_launching = is_any_of(gaps["cause"], LAUNCHING) & ~at_head
+    launching = filtered(gaps, is_launching)
     if is_launch_bound(launching, scope.n * scope.n_devices):
-        gaps, ns = gaps.filter(~is_launching), sum_of(launching["ns"])
+        gaps, ns = filtered(gaps, ~is_launching), sum_of(launching["ns"])
         is_small = ns < least_ns
         costs.append(Cost("idle launching", _SMALL, ns) if is_small else _launching(launching, trace, scope))
     cost_of_cause = {
@@ -119,7 +121,7 @@ def is_launch_bound(gaps: pl.DataFrame, n: int) -> bool:
 
     `gaps` have `dur_ns`, and causes of LAUNCHING.
     """
-    short = sum_of(gaps.filter(pl.col("dur_ns") < _SHORT_NS)["dur_ns"])
+    short = sum_of(gaps["dur_ns"].filter(gaps["dur_ns"] < _SHORT_NS))
     return gaps.height >= _MANY * n and 2 * short > sum_of(gaps["dur_ns"])
 
 

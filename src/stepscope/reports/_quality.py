@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -13,8 +12,10 @@ from stepscope.analyses.common.span_lookup import of_spans
 from stepscope.analyses.steps.timeline import timeline
 from stepscope.core.collectives import library_of
 from stepscope.core.names import is_graph_launch, is_launch_call, map_names
+from stepscope.core.patterns import regex
 from stepscope.core.remedies import remedy
 from stepscope.core.schema import DEVICE_WORK
+from stepscope.core.table import filtered, is_any_of
 from stepscope.core.trace import Results, extent_ns
 from stepscope.core.units import count, counted, duration, percent, sum_of
 from stepscope.reports._summary import NO_DEVICE, Lack
@@ -34,7 +35,7 @@ _NOT_COPIES = tuple(kind for kind in DEVICE_WORK if kind != "memcpy")
 _LEAST_DIFFERENCE, _MOST_STEPS = 0.01, 100
 #: Libraries of collectives that move data between devices only, and Python's own calls of a device.
 _DEVICE_LIBRARIES = ("nccl", "rccl", "hccl", "mccl", "cncl", "xccl", "bccl")
-_DEVICE_FUNCTION = re.compile(r"^<built-in (?:function|method) _?(?:cuda|hip|npu|xpu|mlu|musa)_?synchronize")
+_DEVICE_FUNCTION = regex(r"^<built-in (?:function|method) _?(?:cuda|hip|npu|xpu|mlu|musa)_?synchronize")
 
 
 def quality(trace: Trace, scope: Scope, work: pl.DataFrame | None) -> tuple[Lack, ...]:
@@ -69,16 +70,17 @@ def _links(trace: Trace, scope: Scope, work: pl.DataFrame) -> list[Lack]:
     whole = sum_of(work["dur_ns"])
     if not whole:
         return []
-    if not trace.spans["category"].is_in(["operator", "runtime", "driver"]).any():
+    if not is_any_of(trace.spans["category"], ("operator", "runtime", "driver")).any():
         what = (
             "No launches or operators are in the trace: what launched the device work, and why it waited, is unknown."
         )
         return [Lack("no_host", what)]
     lacks = []
-    loose = work.filter(pl.col("launch_id").is_null())
-    ratio = sum_of(loose["dur_ns"]) / whole
+    loose = work["launch_id"].is_null()
+    ratio = sum_of(work["dur_ns"].filter(loose)) / whole
     if ratio > _LEAST_SHARE:
-        what = f"No launch record of {counted(loose.height, 'piece')} of device work ({percent(ratio)} of device time)."
+        pieces = counted(int(loose.sum()), "piece")
+        what = f"No launch record of {pieces} of device work ({percent(ratio)} of device time)."
         lacks.append(Lack("no_launch", what))
     if not (trace.spans["category"] == "operator").any():
         has_ranges = (trace.spans["category"] == "user_range").any()
@@ -87,7 +89,7 @@ def _links(trace: Trace, scope: Scope, work: pl.DataFrame) -> list[Lack]:
             advice = "show hlo_ops says which operation of XLA each kernel is, and its source"
         what = f"No operators are in the trace: {advice}." if advice else "No operators are in the trace."
         return [*lacks, Lack("no_operators", what)]
-    linked = work.filter(pl.col("launch_id").is_not_null() & pl.col("op_id").is_null())
+    linked = filtered(work[["dur_ns", "launch_id"]], ~loose & work["op_id"].is_null())
     ratio = sum_of(linked["dur_ns"]) / whole
     if ratio > 0.01:
         calls = of_spans(trace.spans, linked["launch_id"], "name")

@@ -13,7 +13,7 @@ from stepscope.analyses.program.operators import OPERATORS
 from stepscope.core.intervals import union_by
 from stepscope.core.names import map_names, without_number
 from stepscope.core.report import Block
-from stepscope.core.table import Column, Name, Table
+from stepscope.core.table import Column, Name, Table, filtered
 from stepscope.core.trace import extent_ns
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def merged(blocks: Sequence[Sequence[Block]]) -> tuple[Block, ...]:
             tables.append(Block(title, mine[0].table, frame, mine[0].command))
             continue
         frame = mine[0].frame if len(mine) == 1 else _summed([block.frame for block in mine], ratio)
-        frame = frame.filter(pl.col(ratio).fill_null(1.0) >= _LEAST_SHARE).head(ROWS)
+        frame = filtered(frame, frame[ratio].fill_null(1.0) >= _LEAST_SHARE).head(ROWS)
         note = f"Sums over {len(mine)} traces." if len(mine) > 1 else ""
         if not frame.is_empty():
             tables.append(Block(title, mine[0].table, frame, mine[0].command, note))

@@ -18,6 +18,7 @@ from stepscope.analyses.steps.step_breakdown import divided, host_parts
 from stepscope.core.errors import MissingTable
 from stepscope.core.remedies import remedy
 from stepscope.core.report import Note
+from stepscope.core.table import filtered
 from stepscope.core.units import percent
 from stepscope.reports._summary import Cost, Lack
 
@@ -87,7 +88,7 @@ def use_of(trace: Trace, work: pl.DataFrame, scope: Scope) -> tuple[dict[str, fl
     `work` is what `device_work` returns. Without kernels there are no means.
     """
     facts = with_program(Facts(about=scope.about), trace.spans, work, trace.devices)
-    kernels = work.filter(work["category"] == "kernel")
+    kernels = filtered(work, work["category"] == "kernel")
     if kernels.is_empty():
         return {}, facts
     window = pl.DataFrame({"ts_ns": [scope.low], "end_ns": [scope.high]})

@@ -26,6 +26,7 @@ from stepscope.core.remedies import remedy
 from stepscope.core.report import Note, Report
 from stepscope.core.schema import DEVICE_WORK, SERIALISED
 from stepscope.core.step_parts import IDLE
+from stepscope.core.table import is_any_of
 from stepscope.core.trace import Opener, Results, Trace
 from stepscope.core.units import counted, duration, percent, size
 from stepscope.reports._device import device_time, group_of, work_of
@@ -73,6 +74,7 @@ __all__ = ["WHAT", "overview", "overview_of_ranks", "summarise", "summarise_file
 #: Of what steps add to the memory that tensors hold, so much must be left in the end to be called growth.
 _LASTING_RATIO = 0.5
 _MEBIBYTE = 1 << 20
+_OF_PEAK = ["device_id", "device", "peak_allocated_bytes", "peak_reserved_bytes"]
 _NAMED = 4  # folders of several jobs that an error names
 #: Of jobs with more files only summaries are cached: writing all traces takes a tenth of the reading time, and they
 #: would displace entries that are used more often.
@@ -191,7 +193,7 @@ def summarise(trace: Trace, most_calls: int = 0) -> Summary:
     if other is not None:
         return replace(other, calls=packed_calls(trace, most_calls)) if most_calls else other
     spans = trace.spans
-    own_work = work_of(trace) if spans["category"].is_in(DEVICE_WORK).any() else None
+    own_work = work_of(trace) if is_any_of(spans["category"], DEVICE_WORK).any() else None
     with threads_for(spans.height) as start:
         summary = _summary_of_profile(trace, own_work, start)
     return replace(summary, calls=packed_calls(trace, most_calls, own_work)) if most_calls else summary
@@ -373,41 +375,48 @@ def _devices(trace: Trace, device: DeviceTime | None) -> tuple[str, ...]:
     """The product name, or else the type, of each device that worked."""
     if device is None:
         return ()
-    named = _used(device).join(trace.devices, on="device_id", how="left", maintain_order="left")
-    kind = pl.col("type").cast(pl.String).fill_null("unknown device").str.to_uppercase().replace("ROCM", "ROCm")
-    return tuple(named.select(pl.coalesce("name", kind)).to_series().to_list())
+    described = {
+        number: (name, kind) for number, name, kind in trace.devices[["device_id", "name", "type"]].iter_rows()
+    }
+    named = [described.get(number, (None, "unknown device")) for number in _used(device)]
+    return tuple(kind.upper().replace("ROCM", "ROCm") if name is None else name for name, kind in named)
 
 
 def _places(trace: Trace, device: DeviceTime | None) -> tuple[str, ...]:
     """The labels of the devices that worked, in the order of `_devices`, and of the trace's other accelerators."""
-    named = trace.devices.filter(pl.col("type").cast(pl.String) != "cpu").select("device_id")
-    if device is not None:
-        named = pl.concat([_used(device), named]).unique(maintain_order=True)
+    accelerators = [number for number, kind in trace.devices[["device_id", "type"]].iter_rows() if kind != "cpu"]
+    numbers = dict.fromkeys([*(_used(device) if device is not None else ()), *accelerators])
+    named = pl.DataFrame({"device_id": list(numbers)}, schema={"device_id": pl.UInt32})
     return tuple(label or "device" for label in label_devices(named, trace.devices)["device"])
 
 
 def _pids(trace: Trace) -> tuple[int, ...]:
     """The processes whose host work was recorded."""
-    # XLA numbers its planes, as /host:CPU, and writes no process ids.
-    of_host = pl.col("device_id").is_null() & ~pl.col("process").str.starts_with("/").fill_null(value=False)
+    of_host = {
+        pid
+        for device_id, process, pid in trace.tracks[["device_id", "process", "pid"]].iter_rows()
+        # XLA numbers its planes, as /host:CPU, and writes no process ids.
+        if device_id is None and not (process or "").startswith("/")
+    }
     # Kineto gives tracks without a process the numbers 0 and -1.
-    return tuple(trace.tracks.filter(of_host & (pl.col("pid") > 0))["pid"].unique().sort())
+    return tuple(sorted(pid for pid in of_host if pid is not None and pid > 0))
 
 
-def _used(device: DeviceTime) -> pl.DataFrame:
-    return on_devices(device.work)[["device_id"]].unique(maintain_order=True)
+def _used(device: DeviceTime) -> list[int | None]:
+    return on_devices(device.work)["device_id"].unique(maintain_order=True).to_list()
 
 
 def _peak(trace: Trace, memory: pl.DataFrame) -> Memory | None:
     """The accelerator with the highest peak of memory; the host if no accelerator was recorded."""
-    known = label_devices(memory, trace.devices).join(
-        trace.devices.select("device_id", "type", capacity_bytes="memory_bytes"), on="device_id", how="left"
-    )
-    order = [pl.col("type").cast(pl.String).eq("cpu").fill_null(value=True), pl.col("peak_allocated_bytes")]
-    top = known.sort(order, descending=[False, True]).row(0, named=True)
-    if (top["peak_allocated_bytes"] or 0) <= 0:
-        return None
-    return Memory(top["device"], top["peak_allocated_bytes"], top["peak_reserved_bytes"], top["capacity_bytes"])
+    described = {number: rest for number, *rest in trace.devices[["device_id", "type", "memory_bytes"]].iter_rows()}
+    peaks = [
+        (kind != "cpu", peak, label, reserved, capacity)
+        for number, label, peak, reserved in label_devices(memory, trace.devices)[_OF_PEAK].iter_rows()
+        for kind, capacity in (described.get(number, ("cpu", None)),)
+        if peak is not None
+    ]
+    _, peak, label, reserved, capacity = max(peaks, key=lambda one: one[:2], default=(False, 0, None, None, None))
+    return Memory(label, peak, reserved, capacity) if peak > 0 else None
 
 
 def _growth(memory: pl.DataFrame, scope: Scope) -> list[Cost]:

@@ -9,19 +9,19 @@ Thousands of small objects are slow to read one by one: from time to time their 
 from __future__ import annotations
 
 import hashlib
-import re
 from typing import TYPE_CHECKING
 
 import zstandard
 
 from stepscope.core import files
 from stepscope.core.errors import CorruptInput, StepscopeError
+from stepscope.core.patterns import regex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _HEAD, _DIGEST, _PACK = ".head.json", ".digest.json.zst", ".jsonl"
-_KEY = re.compile(r"[0-9a-f]{24}")
+_KEY = regex(r"[0-9a-f]{24}")
 #: So many single heads are written as one file.
 _MOST_SINGLE = 256
 _MOST_BYTES = 1 << 20

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
-import re
 import sys
 import traceback
 from contextlib import contextmanager
@@ -16,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from stepscope.core.errors import FunctionFailed, StepscopeError, nearest
+from stepscope.core.patterns import regex
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 
-_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+_NAME = regex(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 #: Libraries whose arrays can be made, NumPy aside; each is also the name of its package.
 FRAMEWORKS = ("torch", "paddle")
 

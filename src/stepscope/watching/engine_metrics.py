@@ -6,10 +6,10 @@ mean time of a token, and of a decode iteration. The work of the interval is its
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from stepscope.core.patterns import regex
 from stepscope.core.prometheus import CACHE_USE, PREEMPTED, WAITING, labels_of, samples_of
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ _COUNTERS = ("itl_s", "n_itl", "iterations", "n_ttft", "prompt", "drafts", "acce
 #: Roles of which an engine has one value, and not one for each data-parallel part of it.
 _OF_WHOLE = ("cache_use", "accept_length", "created")
 _NAMES = frozenset(name for names in _ROLES.values() for name in names)
-_ENGINE = re.compile(r"(vllm|sglang):(\w+)")
+_ENGINE = regex(r"(vllm|sglang):(\w+)")
 _START, _CACHE_SIZE = "process_start_time_seconds", "vllm:cache_config_info"
 #: Engines that are watched at the most; a server has one for each data-parallel rank.
 MOST_ENGINES = 64

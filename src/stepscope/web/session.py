@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 import threading
 import time
 from collections import OrderedDict
@@ -17,6 +16,7 @@ import polars as pl
 from stepscope.api.loading import FileOpener
 from stepscope.core import files
 from stepscope.core.errors import StepscopeError
+from stepscope.core.patterns import regex
 from stepscope.core.trace import Opener, Run, Trace
 from stepscope.readers import NO_SIDE_FILES, SideFiles, expand, open_trace
 from stepscope.web.timeline.memory_levels import MemoryScene, memory_scene_of
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
 T = TypeVar("T")
-_PICKLE = re.compile(r"\.(pickle|pkl)(\.(gz|zst|xz|bz2))?$")
+_PICKLE = regex(r"\.(pickle|pkl)(\.(gz|zst|xz|bz2))?$")
 _RESCAN_S = 2.0
 _MOST_PENDING = 64
 _MOST_ANSWERS, _MOST_ANSWER_BYTES = 64, 1 << 30

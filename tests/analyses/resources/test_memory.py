@@ -54,6 +54,19 @@ def test_growth_per_step_is_the_median_change_between_ends_of_steps() -> None:
     assert got["growth_bytes_per_step"].to_list() == [10.0]
 
 
+def test_each_device_grows_by_its_own_events_and_has_its_peak_in_its_own_step() -> None:
+    events = [(5, GPU, 1, 1, 100, None), (15, GPU, 2, 1, 130, None), (25, GPU, 3, 1, 190, None)]
+    events += [(12, HOST, 4, 1, 7, None), (22, HOST, 5, 1, 5, None)]
+    got = ANALYSIS(trace_of(*events, steps=steps_of((1, 0, 10), (2, 10, 10), (4, 20, 4))))
+    columns = ("device", "growth_bytes_per_step", "peak_step")
+    assert set(got.select(columns).rows()) == {("cuda:0", 15.0, None), ("cpu", -2.0, 2)}
+
+
+def test_without_two_ends_of_steps_growth_is_unknown() -> None:
+    got = ANALYSIS(trace_of((5, GPU, 1, 1, 100, None), steps=steps_of((1, 0, 10))))
+    assert got.select("growth_bytes_per_step", "peak_step").rows() == [(None, 1)]
+
+
 def test_over_time_gives_the_curve() -> None:
     got = ANALYSIS(trace_of((2, GPU, 2, 20, None, None), (1, GPU, 1, 10, None, None)), by="time")
     assert got.select("ts_ns", "allocated_bytes").rows() == [(1, 10), (2, 30)]

@@ -23,13 +23,14 @@ from stepscope.analyses.steps.step_breakdown import broken_down, divided
 from stepscope.core.collectives import HOST_LIBRARIES, is_communication, library_of
 from stepscope.core.intervals import Intervals, covered, union
 from stepscope.core.names import is_tensor_core_eligible, map_names
+from stepscope.core.patterns import regex
 from stepscope.core.remedies import Recording, recording_of, remedy
 from stepscope.core.schema import ALLOCATIONS, DEVICES, KERNELS, STEPS, TRACKS, TRANSFERS
-from stepscope.core.table import Column, Table
+from stepscope.core.table import Column, Table, is_any_of
 from stepscope.core.units import percent
 
 TENSORBOARD, STEPSCOPE = "tensorboard", "stepscope"
-_NCCL = re.compile("nccl|rccl", re.IGNORECASE)
+_NCCL = regex("nccl|rccl", re.IGNORECASE)
 _PARALLEL, _DISTRIBUTED = "DataParallel.forward", "DistributedDataParallel.forward"
 
 
@@ -266,7 +267,7 @@ def recommendations(
 
 def with_program(facts: Facts, spans: pl.DataFrame, work: pl.DataFrame, devices: pl.DataFrame) -> Facts:
     """The facts with those that names tell: how the program uses several devices. `work`: as of `device_work`."""
-    host = spans["name"].filter(spans["category"].is_in(("operator", "user_range"))).unique().cast(pl.String)
+    host = spans["name"].filter(is_any_of(spans["category"], ("operator", "user_range"))).unique().cast(pl.String)
     if not host.is_in((_PARALLEL, _DISTRIBUTED)).any():
         return facts
     n_parallel = work["device_id"].n_unique() if _PARALLEL in host and not work.is_empty() else 0
@@ -282,10 +283,14 @@ def with_program(facts: Facts, spans: pl.DataFrame, work: pl.DataFrame, devices:
 
 def memory_held(peaks: pl.DataFrame, devices: pl.DataFrame) -> dict[str, float]:
     """By accelerator what tensors held at the peak, of its memory, where both are known, from `device_memory`."""
-    sizes = devices.filter(devices["type"] != "cpu").select("device_id", "memory_bytes").drop_nulls()
-    known = peaks.join(sizes, on="device_id", how="inner", maintain_order="left").filter(pl.col("memory_bytes") > 0)
-    ratio = pl.col("peak_allocated_bytes") / pl.col("memory_bytes")
-    return dict(label_devices(known, devices).select("device", ratio).drop_nulls().iter_rows())
+    described = devices[["device_id", "type", "memory_bytes"]].iter_rows()
+    sizes = {device_id: n_bytes for device_id, kind, n_bytes in described if kind != "cpu" and (n_bytes or 0) > 0}
+    labelled = label_devices(peaks, devices)[["device_id", "device", "peak_allocated_bytes"]].iter_rows()
+    return {
+        device: n_bytes / sizes[device_id]
+        for device_id, device, n_bytes in labelled
+        if device_id in sizes and device is not None and n_bytes is not None
+    }
 
 
 def with_kernels(

@@ -12,11 +12,12 @@ Source: the names that these engines give their ranges, as of 2026 (SGLang's fro
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
+
+from stepscope.core.patterns import regex
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,18 +26,16 @@ Kind = Literal["prefill", "decode", "mixed"]
 
 _JUDGED = 1_000  # characters of a name; more would only cost time
 _N = r"(\d{1,15})"
-_SUMS = re.compile(rf"^sq{_N}sk{_N}sqsq{_N}sqsk{_N}$")
-_VLLM = re.compile(
-    rf"^execute_(?:{_N}_)?(?:\w*?_)?context_{_N}\(([a-z\d]{{0,99}})\)_generation_{_N}\(([a-z\d]{{0,99}})\)"
-)
-_VLLM_NEW = re.compile(rf"^execute_new_{_N}_cached_{_N}$")
-_VLLM_TPU = re.compile(rf"^execute_model: {_N} reqs, {_N} toks")
-_BRACKETS = re.compile(r"^(?:(step)\[(\w+)|(?:eager_)?(prefill|decode)\[)([^\n]*)\]")
-_PAIR = re.compile(rf"(?<!\w)(\w+)={_N}(?:/{_N})?(?=[\s\]]|$)")
-_TENSORRT = re.compile(rf"(?:_forward_step(?: \d+)?|^executeStep): {_N} ctx reqs, (?:{_N} ctx tokens, )?{_N} gen reqs")
+_SUMS = regex(rf"^sq{_N}sk{_N}sqsq{_N}sqsk{_N}$")
+_VLLM = regex(rf"^execute_(?:{_N}_)?(?:\w*?_)?context_{_N}\(([a-z\d]{{0,99}})\)_generation_{_N}\(([a-z\d]{{0,99}})\)")
+_VLLM_NEW = regex(rf"^execute_new_{_N}_cached_{_N}$")
+_VLLM_TPU = regex(rf"^execute_model: {_N} reqs, {_N} toks")
+_BRACKETS = regex(r"^(?:(step)\[(\w+)|(?:eager_)?(prefill|decode)\[)([^\n]*)\]")
+_PAIR = regex(rf"(?<!\w)(\w+)={_N}(?:/{_N})?(?=[\s\]]|$)")
+_TENSORRT = regex(rf"(?:_forward_step(?: \d+)?|^executeStep): {_N} ctx reqs, (?:{_N} ctx tokens, )?{_N} gen reqs")
 _CONTEXT_MODES = ("EXTEND", "PREFILL", "SPLIT_PREFILL")
 _GENERATION_MODES = ("DECODE", "TARGET_VERIFY", "VERIFY")
-_PLAIN = re.compile(
+_PLAIN = regex(
     r"(?i)^(?:\w+[./:])?(prefill|decode)(?:[ _.-]?(step|token|iter|iteration|one|forward|pass))?(?:[ _.-]?\d+)?$"
 )
 
@@ -95,7 +94,7 @@ class Batch(msgspec.Struct, frozen=True):
         return self.total or self.context + self.generation
 
 
-_SAMPLING = re.compile(
+_SAMPLING = regex(
     r"(?i)(?:^|[./ _(])(?:sampler?|sampling|sample_tokens?|logits_processors?|apply_penalties|apply_\w*bitmask)"
     r"(?:$|[./: (])"
 )

@@ -13,7 +13,7 @@ from stepscope.analyses.common.span_lookup import are_among, in_rows, nearest_sp
 from stepscope.core.collectives import HOST_LIBRARIES, RECORDED, kinds_of, library_of, talks_to_ranks
 from stepscope.core.intervals import Intervals, apart, difference, either, locate, union
 from stepscope.core.names import kernel_class, map_names
-from stepscope.core.table import integers
+from stepscope.core.table import integers, is_any_of
 
 #: What PyTorch's operator around the call of a collective library is called.
 RECORD = "record_param_comms"
@@ -58,7 +58,7 @@ def collectives_on_host(spans: pl.DataFrame) -> pl.Series:
     Where libraries move data on the host (Gloo, MPI, UCC), or where kernels communicate, those libraries' operators are
     the only ones: all others only queue the transfer.
     """
-    candidates = spans["category"].is_in(HOST)
+    candidates = is_any_of(spans["category"], HOST)
     names = spans["name"].filter(candidates).unique()
     names = names.filter(talks_to_ranks(names))
     by_host = names.filter(map_names(names, lambda name: library_of(name) in HOST_LIBRARIES, pl.Boolean()))

@@ -19,6 +19,7 @@ from stepscope.analyses.common.span_lookup import of_ids
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import Intervals, Ints, covered, is_sorted, union
 from stepscope.core.schema import DEVICE_LABEL, DEVICE_WORK
+from stepscope.core.table import filtered, is_any_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -44,7 +45,7 @@ def device_work(
     Raises MissingTable if there is none and `needed_by` says who needs it, StepscopeError if `communication` is no
     regular expression.
     """
-    work = spans.filter(pl.col("category").is_in(DEVICE_WORK))
+    work = filtered(spans, is_any_of(spans["category"], DEVICE_WORK))
     if needed_by and work.is_empty():
         raise MissingTable("device work", needed_by=needed_by, providers=PROVIDERS)
     if linked_only:
@@ -203,8 +204,8 @@ def hidden_ns(work: pl.DataFrame, rows: pl.DataFrame, by: str) -> pl.Series:
     """
     numbered = rows[["rank", "device_id", "ts_ns", "end_ns"]].with_row_index("row")
     times = {key: getattr(occupied(mine), by) for key, mine in groups_of(work, ("rank", "device_id"))}
-    parts = [
-        mine.select("row", hidden=pl.Series(covered(times[key], mine["ts_ns"].to_numpy(), mine["end_ns"].to_numpy())))
-        for key, mine in groups_of(numbered, ("rank", "device_id"))
-    ]
-    return pl.concat(parts).sort("row")["hidden"] if parts else pl.Series("hidden", [], pl.Int64)
+    hidden = np.zeros(rows.height, np.int64)
+    for key, mine in groups_of(numbered, ("rank", "device_id")):
+        row, starts, ends = (mine[column].to_numpy() for column in ("row", "ts_ns", "end_ns"))
+        hidden[row] = covered(times[key], starts, ends)
+    return pl.Series("hidden", hidden)

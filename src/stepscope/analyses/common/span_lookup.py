@@ -7,8 +7,6 @@ outlasts the function, so what happens in the range later is not in that functio
 
 from __future__ import annotations
 
-import operator
-from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +15,7 @@ import polars as pl
 from stepscope.core.intervals import NO_ROW, innermost, nearest, own_lengths, stretches
 from stepscope.core.names import is_own_code, map_names
 from stepscope.core.schema import CAPTURED
-from stepscope.core.table import without
+from stepscope.core.table import filtered, is_any_of, without
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -218,7 +216,7 @@ def most_of(
     if ids.is_empty() or not weights.sum():
         return None
     category = spans["category"]
-    is_one = reduce(operator.or_, (category == wanted for wanted in categories))  # `is_in` plans a query
+    is_one = is_any_of(category, categories)
     if not is_one.any():
         return None
     own = spans["name"].filter(is_one).unique().cast(pl.String)
@@ -230,11 +228,11 @@ def most_of(
     around = nearest_span(spans, ids, mask.fill_null(value=False).to_numpy())
     whole = weights.sum()
     if since is not None:
-        begins = spans["ts_ns"].gather(around)
-        ends = begins + spans["dur_ns"].gather(around)
+        begins = spans["ts_ns"][around]
+        ends = begins + spans["dur_ns"][around]
         shared = pl.min_horizontal(since + weights, ends) - pl.max_horizontal(since, begins)
         weights = pl.select(shared.clip(lower_bound=0)).to_series()
-    sums = pl.DataFrame({"name": spans["name"].gather(around), "weight": weights}).drop_nulls("name")
+    sums = pl.DataFrame({"name": spans["name"][around], "weight": weights}).drop_nulls("name")
     if sums.is_empty() or not whole:
         return None
     top = sums.group_by("name").agg(pl.col("weight").sum()).sort("weight", "name", descending=[True, False]).row(0)
@@ -259,5 +257,5 @@ def most_called(spans: pl.DataFrame, low: int, high: int) -> tuple[str, int, int
 
 
 def _shortest(spans: pl.DataFrame, categories: Sequence[str]) -> str:
-    mine = spans.filter(pl.col("category").is_in(list(categories))).sort("dur_ns")
+    mine = filtered(spans, is_any_of(spans["category"], categories)).sort("dur_ns")
     return next((name for name in mine["name"].cast(pl.String) if name and is_own_code(name)), "")

@@ -12,7 +12,7 @@ import polars as pl
 from stepscope.core.errors import StepscopeError
 from stepscope.core.intervals import Ints
 from stepscope.core.schema import DEVICE_WORK
-from stepscope.core.table import integers
+from stepscope.core.table import filtered, integers
 from stepscope.core.trace import extent_ns
 
 _BUCKETS = 100
@@ -132,7 +132,7 @@ def _on_device(starts: Ints, ends: Ints, queued: tuple[Ints, Ints], work: pl.Dat
     if starts.size == 0:
         return starts, ends
     begun, done = queued
-    loose = work.filter(work["launch_id"].is_null())
+    loose = filtered(work[["ts_ns", "end_ns"]], work["launch_id"].is_null())
     is_known = loose.height < work.height and begun[0] != _NEVER
     free = _free_from(int(begun[0]), loose, starts[:1]) if is_known else starts[:1]
     high = np.maximum(np.maximum.accumulate(np.maximum(ends, done)), free)
@@ -168,7 +168,7 @@ def _free_from(begun_ns: int, loose: pl.DataFrame, start: Ints) -> Ints:
 
 def whole(spans: pl.DataFrame) -> tuple[int, int]:
     """First start and last end of operators, data loading and device work, else of all spans. Units: ns."""
-    profiled = spans[["ts_ns", "dur_ns"]].filter(spans["category"].is_in(("operator", "dataloader", *DEVICE_WORK)))
+    profiled = filtered(spans[["ts_ns", "dur_ns"]], spans["category"].is_in(("operator", "dataloader", *DEVICE_WORK)))
     return extent_ns(spans if profiled.is_empty() else profiled)
 
 
@@ -178,7 +178,7 @@ def recorded(spans: pl.DataFrame) -> tuple[int, int]:
     The recorder's own work (flushing of buffers, setting up) is left out, and so is what was recorded of the scheduler,
     which may last longer than the profile. Units: ns.
     """
-    of_program = spans[["ts_ns", "dur_ns"]].filter(~spans["category"].is_in(_NOT_OF_PROGRAM))
+    of_program = filtered(spans[["ts_ns", "dur_ns"]], ~spans["category"].is_in(_NOT_OF_PROGRAM))
     return extent_ns(spans if of_program.is_empty() else of_program)
 
 

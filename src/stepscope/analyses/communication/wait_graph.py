@@ -15,17 +15,18 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import polars as pl
 
+from stepscope.core.patterns import regex
 from stepscope.core.table import map_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 #: Collectives that no member can complete before every member has made the call.
-SYNCHRONISING = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier", re.IGNORECASE)
+SYNCHRONISING = regex(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier", re.IGNORECASE)
 #: Those of them whose members must agree on the size and the element type.
-_EQUAL_SIZES = re.compile(r"all_?reduce|_all_gather_base|all_gather_into|_reduce_scatter_base|broadcast|^reduce$")
-_MESSAGE = re.compile(r"(send|recv)\D*(\d+)\s*(?:->|<-)\s*(\d+)")
-_NUMBER = re.compile(r"\d+")
+_EQUAL_SIZES = regex(r"all_?reduce|_all_gather_base|all_gather_into|_reduce_scatter_base|broadcast|^reduce$")
+_MESSAGE = regex(r"(send|recv)\D*(\d+)\s*(?:->|<-)\s*(\d+)")
+_NUMBER = regex(r"\d+")
 #: Above every number of a call.
 _BEYOND = 2**62
 

@@ -13,6 +13,7 @@ import msgspec
 import polars as pl
 
 from stepscope.core.names import is_tensor_core, kernel_class, map_names
+from stepscope.core.patterns import regex
 
 _PRECISION = {"h": "fp16", "f": "fp32", "d": "fp64"}
 _TENSOR = {"bf16": "bf16", "fp16": "fp16", "tf32": "tf32", "fp8": "fp8", "fp64": "fp64", "int8": "int8", "fp4": "fp4"}
@@ -22,15 +23,15 @@ _WAVE, _MOPS = 64, 512
 _KIB = 1024
 _READ = {"dram__bytes_read.sum": 1.0, "FETCH_SIZE": _KIB}
 _WRITTEN = {"dram__bytes_write.sum": 1.0, "WRITE_SIZE": _KIB}
-_SASS = re.compile(r"smsp__sass_thread_inst_executed_op_([hfd])(add|mul|fma)_pred_on\.sum(\.per_cycle_elapsed)?")
+_SASS = regex(r"smsp__sass_thread_inst_executed_op_([hfd])(add|mul|fma)_pred_on\.sum(\.per_cycle_elapsed)?")
 #: Either of single instructions (`_op_hgmma`), or of all of them: newer versions write both.
-_TENSOR_OPS = re.compile(r"sm__ops_path_tensor(_op_\w+?)?_src_([a-z]+\d+)\w*\.sum(\.per_cycle_elapsed)?")
-_VALU = re.compile(r"SQ_INSTS_VALU_(ADD|MUL|TRANS|FMA)_F(16|32|64)")
-_MFMA = re.compile(r"SQ_INSTS_VALU_MFMA_MOPS_(F8|F16|BF16|F32|F64|I8)")
-_PROTON_FLOPS = re.compile(r"flops(\d*)")
+_TENSOR_OPS = regex(r"sm__ops_path_tensor(_op_\w+?)?_src_([a-z]+\d+)\w*\.sum(\.per_cycle_elapsed)?")
+_VALU = regex(r"SQ_INSTS_VALU_(ADD|MUL|TRANS|FMA)_F(16|32|64)")
+_MFMA = regex(r"SQ_INSTS_VALU_MFMA_MOPS_(F8|F16|BF16|F32|F64|I8)")
+_PROTON_FLOPS = regex(r"flops(\d*)")
 #: Counters that are above 0 if matrix units were used.
 _MATRIX_AT_WORK = r"^sm__(?:inst_executed_pipe_tensor|pipe_tensor)|^SQ_INSTS_(?:VALU_)?MFMA(?:_|$)"
-_CYCLES = re.compile(r"smsp__cycles_elapsed\.(?:max|avg)")
+_CYCLES = regex(r"smsp__cycles_elapsed\.(?:max|avg)")
 
 
 class _Role(msgspec.Struct, frozen=True):

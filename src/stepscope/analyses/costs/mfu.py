@@ -17,7 +17,7 @@ from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import locate
 from stepscope.core.names import kernel_class, map_names
 from stepscope.core.schema import DEVICES, KERNELS, OPS, STEPS
-from stepscope.core.table import Column, Table, without
+from stepscope.core.table import Column, Table, filtered, without
 from stepscope.core.units import percent
 
 By = Literal["step", "all", "precision"]
@@ -107,14 +107,14 @@ def mfu_of(
     work = work.with_columns(step=_steps_of(work, windows), tensor_core=uses_matrix_units(work, kernels))
     work = work[list(_OF_WORK)]
     if not windows["step"].null_count():  # else the one window is the recording
-        work = work.filter(pl.col("step").is_in(windows["step"].implode()))
+        work = filtered(work, work["step"].is_in(windows["step"].implode()))
     work, calls = priced(work, spans, ops, arguments=False)
     # What nobody asks for is left out at once: of millions of calls each column takes its memory.
     calls = with_roofs(without(calls, "family", "written_bytes", "largest_bytes", "n_work", "device_ns"), roofs)
     calls = without(calls, "bytes", "bandwidth", "memory_ns", "roof_ns", "unknown", "tensor_core", "device_id")
     is_known = pl.col("matrix").fill_null(value=False) & pl.col("flop").is_not_null()
     calls = calls.with_columns(known=is_known)
-    products = without(calls, "name", "accelerator").filter("known").rename({"peak": "peak_flop_per_s"})
+    products = filtered(without(calls, "name", "accelerator"), calls["known"]).rename({"peak": "peak_flop_per_s"})
     ran = _kernels_of_products(work, calls)
     if by == "precision":
         ran = ran.join(products.select("call_id", *KEYS[by]), on="call_id", how="left", maintain_order="left")
@@ -140,20 +140,19 @@ def _steps_of(work: pl.DataFrame, windows: pl.DataFrame) -> pl.Series:
     if windows["step"].null_count():  # no steps: the one window is the recording
         return pl.Series("step", [None] * work.height, pl.Int32)
     at = locate((windows["ts_ns"].to_numpy(), windows["end_ns"].to_numpy()), work["ts_ns"].to_numpy())
-    ran = windows["step"].gather(pl.Series(np.maximum(at, 0)))
-    ran = pl.select(pl.when(pl.Series(at >= 0)).then(ran)).to_series()
+    ran = windows["step"][pl.Series(np.maximum(at, 0)).set(pl.Series(at < 0), None)]
     return work.select(step=pl.when(pl.col("launch_id").is_null()).then(ran).otherwise("step"))["step"]
 
 
 def _kernels_of_products(work: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     """Kernels of matrix products: step, call_id, dur_ns, known, and why their operations are unknown."""
-    ran = work[["step", "call_id", "name", "dur_ns", "tensor_core"]].filter(work["category"] == "kernel")
+    ran = filtered(work[["step", "call_id", "name", "dur_ns", "tensor_core"]], work["category"] == "kernel")
     ids = calls["call_id"].to_numpy()
     order = np.argsort(ids)
     call = pl.Series("call", order[np.searchsorted(ids, ran["call_id"].to_numpy(), sorter=order)])
     ran = ran.hstack([call, calls["known"][call]])
     is_one = map_names(ran["name"], lambda name: kernel_class(name) in _PRODUCTS, pl.Boolean())
-    ran = ran.filter(is_one | pl.col("tensor_core") | pl.col("known"))
+    ran = filtered(ran, is_one | ran["tensor_core"] | ran["known"])
     # Texts are made of what is left: of all kernels they would take most of the memory here.
     named = pl.when(pl.col("reason") == NO_FORMULA).then(pl.format("no formula for {}", "name")).otherwise("reason")
     why = pl.DataFrame([calls[column][ran["call"]] for column in ("reason", "name")]).select(named).to_series()

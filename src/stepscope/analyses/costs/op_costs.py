@@ -5,7 +5,6 @@ Formulas cover PyTorch's operators, attention over a paged cache (from an engine
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from stepscope.analyses.costs.matrix import MATRIX, Cost
 from stepscope.analyses.costs.rows import ROWS
 from stepscope.core.intervals import NO_ROW, Bools, Ints, Row, nearest, union_by
 from stepscope.core.names import kernel_class, map_names
+from stepscope.core.patterns import regex
 from stepscope.core.table import integers, without
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 #: Operators whose cost follows from such an annotation around them, and the positions of their queries and keys.
 PAGED = {"vllm::unified_attention_with_output": (0, 1), "sglang_profiler::attention_paged_attention_ragged": (2, 3)}
-_NUMBERED = re.compile(r"^(sglang_profiler::.*?)_\d+$")
-_INDUCTOR = re.compile(r"^triton_(?:poi|red|per)_fused_")
+_NUMBERED = regex(r"^(sglang_profiler::.*?)_\d+$")
+_INDUCTOR = regex(r"^triton_(?:poi|red|per)_fused_")
 FORMULAS = {**MATRIX, **ROWS}
 ARGUMENTS = ("input_shapes", "input_types", "concrete_inputs")
 NO_FORMULA = "no formula for this operator"

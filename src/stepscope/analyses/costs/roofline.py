@@ -61,7 +61,7 @@ def roofs_of(devices: pl.DataFrame, hardware: str | None, accelerator: str | Non
         if isinstance(product, str):
             raise UnknownName("accelerator", accelerator, [a.name for a in known.accelerators])
         return {None: product}
-    rows = devices.filter(pl.col("type") != "cpu").to_dicts()
+    rows = [row for row in devices.iter_rows(named=True) if row["type"] not in (None, "cpu")]
     return {row["device_id"]: _roof(known, row) for row in rows}
 
 

@@ -23,8 +23,9 @@ from stepscope.core.arrays import distinct_values
 from stepscope.core.errors import StepscopeError
 from stepscope.core.intervals import Bools, Intervals, difference, union
 from stepscope.core.names import FUSIBLE, KERNEL_CLASSES, is_launch_call, kernel_class, map_names
+from stepscope.core.patterns import regex
 
-_RULE = re.compile(r"\s*(?P<what>.+?)\s*=\s*(?P<factor>\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+)\s*(?:,|$)")
+_RULE = regex(r"\s*(?P<what>.+?)\s*=\s*(?P<factor>\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+)\s*(?:,|$)")
 _HINT = "write it as in 'gemm=0.5,launch delay=0': a kind, a class of kernels or a regular expression, and a factor"
 #: Kinds of device work. All other kinds, except waits, are on the host.
 _SORTS = {"computation": COMPUTATION, "communication": COMMUNICATION, "memcpy": MEMCPY}
@@ -150,9 +151,9 @@ _RANKS_HINT = "another number of ranks changes what each rank computes and sends
 #: The subject that several ranks have, and none alone.
 OF_RANKS = "ranks"
 _NAMED = {"kernel": "~ REGEX", "op": "~ REGEX", "self": "~ REGEX", "class": "NAME", "range": "NAME"}
-_CHANGE = re.compile(r"\s*(?P<subject>[a-z]+)\s*(?P<name>.*?)\s*:\s*(?P<change>[^:]+?)\s*", re.DOTALL)
-_TIMES = re.compile(r"(?P<times>\d+(?:\.\d*)?|\.\d+)\s*(?:x|×)")
-_BATCH = re.compile(r"[1-9]\d{0,8}")
+_CHANGE = regex(r"\s*(?P<subject>[a-z]+)\s*(?P<name>.*?)\s*:\s*(?P<change>[^:]+?)\s*", re.DOTALL)
+_TIMES = regex(r"(?P<times>\d+(?:\.\d*)?|\.\d+)\s*(?:x|×)")
+_BATCH = regex(r"[1-9]\d{0,8}")
 #: Words for a factor of 0.
 _GONE = ("removed", "free", "hidden")
 _CHANGE_HINT = f"write it as in 'class gemm: 2x' or 'loader: hidden'; subjects are {', '.join(SUBJECTS)}"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import polars as pl
 
@@ -11,9 +9,10 @@ from stepscope.analyses.critical_path.threads import LONG_AGO
 from stepscope.analyses.critical_path.work import Work, calls_like, rows_of
 from stepscope.core.arrays import distinct_values
 from stepscope.core.intervals import Ints
+from stepscope.core.patterns import regex
 
-_WAIT_CALL = re.compile(r"StreamWaitEvent|QueueWaitNotifier|EnqueueEventsWait")
-_RECORD_CALL, _SYNC_CALL = re.compile(r"EventRecord"), re.compile(r"EventSynchronize")
+_WAIT_CALL = regex(r"StreamWaitEvent|QueueWaitNotifier|EnqueueEventsWait")
+_RECORD_CALL, _SYNC_CALL = regex(r"EventRecord"), regex(r"EventSynchronize")
 #: How many records of events there may be between the record that an unnamed synchronisation waits for and the call.
 _MOST_LATER = 4
 #: How many pairs of work are looked at for waits that name neither their stream nor the one that they wait for.

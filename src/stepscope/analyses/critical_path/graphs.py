@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.analyses.common.device_work import MEMCPY
+from stepscope.analyses.common.span_lookup import in_rows
 from stepscope.analyses.critical_path.longest_path import nowhere, spans_like, where_innermost
 from stepscope.analyses.critical_path.replay import Program
 from stepscope.analyses.critical_path.threads import LONG_AGO, Threads
@@ -73,12 +74,12 @@ def _outermost(threads: Threads, rows: Ints, after: Ints) -> Ints:
 def _is_first_use(spans: pl.DataFrame, threads: Threads) -> Bools:
     """Which spans of the threads are operators that prepare something which later ones of their name find there."""
     result = np.zeros(threads.row.size, np.bool_)
-    operators = np.flatnonzero((spans["category"].gather(threads.row) == "operator").to_numpy())
+    operators = np.flatnonzero((in_rows(spans["category"], threads.row) == "operator").to_numpy())
     if not operators.size:
         return result
     operators = operators[np.argsort(threads.start[operators], kind="stable")]
     own = own_lengths(threads.start, threads.end, threads.parent)[operators]
     is_long = own > max(FIRST_USE_NS, FIRST_USE_RATIO * int(np.median(own)))
-    is_first = spans["name"].gather(threads.row[operators]).is_first_distinct().to_numpy()
+    is_first = in_rows(spans["name"], threads.row[operators]).is_first_distinct().to_numpy()
     result[operators[is_long & is_first]] = True
     return result

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import polars as pl
 
@@ -11,8 +9,9 @@ from stepscope.analyses.common.span_lookup import in_rows
 from stepscope.analyses.critical_path.threads import Threads
 from stepscope.analyses.critical_path.waits import LEAST_HELD, Limits, no_limits, usual
 from stepscope.core.intervals import Bools, Ints, covered, union
+from stepscope.core.patterns import regex
 
-_ITSELF, _WORKERS = re.compile(r"SingleProcess"), re.compile(r"MultiProcess")
+_ITSELF, _WORKERS = regex(r"SingleProcess"), regex(r"MultiProcess")
 #: A fetch that takes this share of a turn longer than to take the batch over is a wait for it.
 _WAITED = 0.02
 #: The producer sets the pace if turns differ by less than this, in relation to the consumer's own part of them.

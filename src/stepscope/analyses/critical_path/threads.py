@@ -65,7 +65,7 @@ def host_threads(spans: pl.DataFrame, tracks: pl.DataFrame) -> Threads:
     if tracks.height > _MOST_TRACKS:
         what = f"at most {_MOST_TRACKS:,} threads and streams"
         raise MissingTable(what, needed_by="critical-path", hint=f"this trace has {tracks.height:,}")
-    lanes = tracks.filter(pl.col("kind") == "thread")["track_id"]
+    lanes = tracks["track_id"].filter(tracks["kind"] == "thread")
     wanted = spans["category"].is_in(_HOST) & spans["track_id"].is_in(lanes.implode())
     row = np.flatnonzero(wanted.to_numpy())
     lane = spans["track_id"].to_numpy()[row].astype(np.int64)

@@ -28,7 +28,7 @@ from stepscope.core.arrays import distinct_values
 from stepscope.core.collectives import talks_to_ranks
 from stepscope.core.intervals import Bools, Intervals, Ints, union
 from stepscope.core.names import SYNC_OPERATORS, is_sync_call, map_names
-from stepscope.core.table import integers
+from stepscope.core.table import filtered, integers
 
 _STREAM_SYNC = "stream sync"
 #: `until` is when the thread became active again, `busy` when the source was last active.
@@ -360,7 +360,8 @@ def _same_nodes(spans: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
     numbered = ops[["span_id", "sequence", "forward_thread"]].drop_nulls("sequence")
     track = of_spans(spans, numbered["span_id"], "track_id").rename("track_id")
     numbered = numbered.select("sequence", track, backward=pl.col("forward_thread").is_not_null()).unique()
-    pairs = numbered.filter(~pl.col("backward")).join(numbered.filter("backward"), on="sequence")
+    forward, backward = (filtered(numbered, mask) for mask in (~numbered["backward"], numbered["backward"]))
+    pairs = forward.join(backward, on="sequence")
     return pairs.select(from_track_id="track_id", to_track_id="track_id_right")
 
 

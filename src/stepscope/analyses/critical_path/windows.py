@@ -14,7 +14,7 @@ from stepscope.analyses.critical_path.threads import LONG_AGO, Threads
 from stepscope.core.errors import MissingTable, StepscopeError, UnknownName
 from stepscope.core.intervals import NO_ROW, Bools, Ints, locate, outermost
 from stepscope.core.schema import DEVICE_WORK
-from stepscope.core.table import integers
+from stepscope.core.table import filtered, integers
 
 RECORDING = "recording"
 _NAMES_SHOWN = 5
@@ -60,7 +60,7 @@ def path_windows(
         if steps.is_empty():
             hint = f"try --within {RECORDING}, or --within a range's name"
             raise MissingTable("steps", needed_by="critical-path", hint=hint, topic="steps")
-        marks = spans[["step", "track_id"]].filter(spans["category"] == "step").drop_nulls().unique("step")
+        marks = filtered(spans[["step", "track_id"]], spans["category"] == "step").drop_nulls().unique("step")
         ranges = steps.join(marks, on="step", how="left")
         bounds = _bounded(step_windows(steps, work), ranges)
     elif within == RECORDING:

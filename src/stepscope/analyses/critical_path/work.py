@@ -18,7 +18,7 @@ from stepscope.analyses.common.span_lookup import in_rows, is_captured, of_spans
 from stepscope.analyses.critical_path.threads import FAR_OFF, LONG_AGO, LONG_GAP_NS, Threads, last_ended, latest
 from stepscope.core.intervals import NO_ROW, Bools, Intervals, Ints, locate
 from stepscope.core.names import map_names
-from stepscope.core.table import integers
+from stepscope.core.table import integers, is_any_of
 
 #: What held up a piece of work: previous work of its stream, work of another stream, its launch, or unknown.
 BEFORE, ACROSS, LAUNCH, NOTHING = range(4)
@@ -138,7 +138,7 @@ def called_within(spans: pl.DataFrame, work: Work, held: Sequence[Intervals]) ->
 
 def calls_like(spans: pl.DataFrame, wanted: Callable[[str], bool]) -> Ints:
     """Rows of the runtime or driver calls for whose name `wanted` holds."""
-    calls = np.flatnonzero(spans["category"].is_in(("runtime", "driver")).to_numpy())
+    calls = np.flatnonzero(is_any_of(spans["category"], ("runtime", "driver")).to_numpy())
     rows: Ints = calls[map_names(in_rows(spans["name"], calls), wanted, pl.Boolean()).to_numpy()]
     return rows
 

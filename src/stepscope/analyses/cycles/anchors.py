@@ -10,6 +10,7 @@ import polars as pl
 
 from stepscope.core.intervals import Ints, outermost
 from stepscope.core.names import map_names
+from stepscope.core.patterns import regex
 from stepscope.core.schema import DEVICE_WORK
 
 #: Host spans whose calls may mark a turn.
@@ -19,14 +20,12 @@ _MOST_TRIED = 48
 _FILLS = 0.5
 _RANKS = {"dataloader": 0, "user_range": 1, "python": 2, "module": 2, "operator": 3}
 #: Parts of a name that differ from turn to turn or from run to run: step numbers, batch sizes, addresses.
-_NUMBERED = re.compile(
-    r"^(?:ProfilerStep#|execute_|step\[|(?:iter|iteration|step|epoch|batch)[ _:#-]*\d+$)", re.IGNORECASE
-)
-_DIGITS = re.compile(r"\d+(?:[._]\d+)*")
-_STEP = re.compile(r"^(ProfilerStep)#\d+$")
-_ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
+_NUMBERED = regex(r"^(?:ProfilerStep#|execute_|step\[|(?:iter|iteration|step|epoch|batch)[ _:#-]*\d+$)", re.IGNORECASE)
+_DIGITS = regex(r"\d+(?:[._]\d+)*")
+_STEP = regex(r"^(ProfilerStep)#\d+$")
+_ADDRESS = regex(r"0x[0-9a-fA-F]+")
 #: Serving engines name a step after what it does.
-_PHASE_WORD = re.compile(r"(?<=step\[)(?:EXTEND|PREFILL|DECODE|MIXED|IDLE|TARGET_VERIFY)\b")
+_PHASE_WORD = regex(r"(?<=step\[)(?:EXTEND|PREFILL|DECODE|MIXED|IDLE|TARGET_VERIFY)\b")
 
 
 class Anchor(msgspec.Struct, frozen=True):

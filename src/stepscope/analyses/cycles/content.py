@@ -18,6 +18,7 @@ from stepscope.analyses.common.span_lookup import in_rows
 from stepscope.analyses.common.windows import NOWHERE
 from stepscope.core.arrays import distinct_values, numbered
 from stepscope.core.intervals import Bools, Ints
+from stepscope.core.patterns import regex
 
 _MOST_ROWS = 400_000
 _MOST_NAMES = 300
@@ -31,16 +32,14 @@ _NEARLY_ALL = 0.9
 _MOSTLY = 0.5
 PREFILL, DECODE = "prefill", "decode"
 #: Ranges that count the requests of each kind in a step (vLLM).
-_BATCH = re.compile(r"context_(\d+).*?generation_(\d+)")
-_PREFILL = re.compile(r"(?<![a-z])(?:forward_)?(?:extend|prefill)(?![a-z])|\[EXTEND|\[PREFILL|Prefill(?=[A-Z]|$)")
-_DECODE = re.compile(r"(?<![a-z])(?:forward_)?decode(?![a-z])|\[DECODE|Decode(?=[A-Z]|$)")
+_BATCH = regex(r"context_(\d+).*?generation_(\d+)")
+_PREFILL = regex(r"(?<![a-z])(?:forward_)?(?:extend|prefill)(?![a-z])|\[EXTEND|\[PREFILL|Prefill(?=[A-Z]|$)")
+_DECODE = regex(r"(?<![a-z])(?:forward_)?decode(?![a-z])|\[DECODE|Decode(?=[A-Z]|$)")
 #: Python functions also decode or extend other things: only those of serving engines count.
-_PYTHON = re.compile(r"\(\d+\): |^<")
-_ENGINE = re.compile(
-    r"vllm|sglang|sgl_|lightllm|lmdeploy|tgi|text_generation|mlc_llm|tensorrt_llm|transformers/generation"
-)
-_NOT = re.compile(r"(?:is|has|should|split|get)_\w*$|_and_")
-_SERVING = re.compile(r"vllm|sglang|paged|kv_?cache|flashinfer|BatchDecode|BatchPrefill|lm_?head", re.IGNORECASE)
+_PYTHON = regex(r"\(\d+\): |^<")
+_ENGINE = regex(r"vllm|sglang|sgl_|lightllm|lmdeploy|tgi|text_generation|mlc_llm|tensorrt_llm|transformers/generation")
+_NOT = regex(r"(?:is|has|should|split|get)_\w*$|_and_")
+_SERVING = regex(r"vllm|sglang|paged|kv_?cache|flashinfer|BatchDecode|BatchPrefill|lm_?head", re.IGNORECASE)
 #: Judging by duration, a prefill lasts at least this many times as long as the median step.
 _MUCH_LONGER = 3.0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Literal
 
 import polars as pl
@@ -10,6 +9,7 @@ import polars as pl
 from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.kernels.kernel_launches import RATIOS, kernel_launches, ranked, weighted, with_ratios
 from stepscope.core.names import kernel_rule, map_names
+from stepscope.core.patterns import regex
 from stepscope.core.schema import KERNEL_METRICS
 from stepscope.core.table import Column, Name, Table
 
@@ -22,7 +22,7 @@ KEYS = {
 }
 
 #: What is left of templates that hold all sorts of kernels, in names cut at the first bracket.
-_VAGUE = re.compile(r"Kernel2?|device_kernel")
+_VAGUE = regex(r"Kernel2?|device_kernel")
 
 KERNEL_CLASS_SUMMARY = Table(
     "kernel-classes",

@@ -15,7 +15,7 @@ from stepscope.core.collectives import without_run_numbers
 from stepscope.core.errors import MissingTable
 from stepscope.core.names import is_tensor_core, kernel_class, map_names
 from stepscope.core.schema import FRAMES, KERNEL_METRICS, KERNELS
-from stepscope.core.table import Column, Name, Table
+from stepscope.core.table import Column, Name, Table, filtered
 
 By = Literal["name", "type", "op", "module", "launch", "stream"]
 Include = Literal["kernel", "device"]
@@ -150,7 +150,7 @@ def kernel_times(work: pl.DataFrame) -> pl.DataFrame:
 
     `work` is what `device_work` returns. Units: ns, ratio.
     """
-    ran = work.filter(work["category"] == "kernel")[["name", "dur_ns"]]
+    ran = filtered(work[["name", "dur_ns"]], work["category"] == "kernel")
     sums = ran.with_columns(without_run_numbers(ran["name"])).group_by("name", maintain_order=True).agg(**_SUMS)
     return _costliest_first(sums.with_columns(share_ratio=_SHARE), "name")
 

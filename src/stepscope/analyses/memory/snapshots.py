@@ -7,7 +7,6 @@ allocator's rounding, is a row of its own.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -17,6 +16,7 @@ from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.common.device_work import label_devices
 from stepscope.analyses.memory.replays import _lifetimes
 from stepscope.core.errors import MissingTable
+from stepscope.core.patterns import regex
 from stepscope.core.schema import DEVICES, MEMORY_BLOCKS, MEMORY_EVENTS, MEMORY_SEGMENTS, STACKS
 from stepscope.core.table import Column, Name, Table
 
@@ -114,24 +114,24 @@ MEMORY_TIMELINE = Table(
         Column("reserved_bytes", _WHOLE, "what the allocator has from then on", "bytes"),
     ),
 )
-_LIBRARIES = re.compile(r"/(?:site|dist)-packages/|/lib/python3|<frozen|/torch/|\(<string>")
+_LIBRARIES = regex(r"/(?:site|dist)-packages/|/lib/python3|<frozen|/torch/|\(<string>")
 #: Frames of the hooks of `stepscope record`, which are between the user's code and the library's.
-_RECORDER = re.compile(r"[ (/]_stepscope_\w+\.py:\d+\)$")
-_PYTHON = re.compile(r"\.py(?::\d+)?\)$|\(<(?:string|stdin|ipython)")
+_RECORDER = regex(r"[ (/]_stepscope_\w+\.py:\d+\)$")
+_PYTHON = regex(r"\.py(?::\d+)?\)$|\(<(?:string|stdin|ipython)")
 #: In C++ frames: what autograd runs backward, or the operator that is called. The outermost says most.
-_OPERATION = re.compile(
+_OPERATION = regex(
     r"autograd::(?:generated::)?(\w+Backward\d*|AccumulateGrad|CopyBackwards)::apply|at::_ops::(\w+?)(?:_Tensor|_out)?::call"
 )
 #: Frames of the allocator and of what records and calls it.
-_PLUMBING = re.compile(r"torch::unwind|CapturedTraceback|^(?:torch|c10)::cuda::|c10_npu|^at::detail::|^c10::")
+_PLUMBING = regex(r"torch::unwind|CapturedTraceback|^(?:torch|c10)::cuda::|c10_npu|^at::detail::|^c10::")
 #: What a stack says of the tensors that it makes, the first that fits: how sure it is, if they are never freed.
 _SIGNS = (
-    ("workspace", 0.9, re.compile(r"(?i)workspace|cublas\w*handle|cudnn\w*algorithm|nccl\w*(?:buffer|alloc)")),
-    ("optimiser state", 0.8, re.compile(r"/optim/|(?i:optimi[sz]er|adam|sgd)\w*\.py")),
-    ("gradients", 0.7, re.compile(r"(?i)AccumulateGrad|autograd::Engine|run_backward|^backward \(|_tensor\.py")),
-    ("weights", 0.7, re.compile(r"(?i)^(?:_apply|to|cuda|load_state_dict|reset_parameters|init_\w*weight\w*) \(")),
-    ("activations", 0.6, re.compile(r"^(?:forward|_call_impl|_wrapped_call_impl) \(")),
-    ("weights", 0.5, re.compile(r"^__init__ \(")),
+    ("workspace", 0.9, regex(r"(?i)workspace|cublas\w*handle|cudnn\w*algorithm|nccl\w*(?:buffer|alloc)")),
+    ("optimiser state", 0.8, regex(r"/optim/|(?i:optimi[sz]er|adam|sgd)\w*\.py")),
+    ("gradients", 0.7, regex(r"(?i)AccumulateGrad|autograd::Engine|run_backward|^backward \(|_tensor\.py")),
+    ("weights", 0.7, regex(r"(?i)^(?:_apply|to|cuda|load_state_dict|reset_parameters|init_\w*weight\w*) \(")),
+    ("activations", 0.6, regex(r"^(?:forward|_call_impl|_wrapped_call_impl) \(")),
+    ("weights", 0.5, regex(r"^__init__ \(")),
 )
 #: A block that lives no longer than this many events is temporary, if it is no activation of a short history.
 _SHORT_EVENTS = 8

@@ -15,7 +15,7 @@ from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import Bools, Ints, ends_of, outermost
 from stepscope.core.names import is_tensor_core, is_tensor_core_eligible, map_names
 from stepscope.core.schema import DEVICE_WORK, OPS, STACKS
-from stepscope.core.table import Column, Name, Table
+from stepscope.core.table import Column, Name, Table, filtered, is_any_of
 
 OPERATORS = Table(
     "operators",
@@ -75,7 +75,7 @@ def operators(
     if calls.size == 0:
         raise MissingTable("operators", needed_by="operators", topic="operators")
     frame, group = _groups(spans["name"], ops, calls, by)
-    work = spans[["name", "dur_ns", "category", "op_id"]].filter(spans["category"].is_in(DEVICE_WORK))
+    work = filtered(spans[["name", "dur_ns", "category", "op_id"]], is_any_of(spans["category"], DEVICE_WORK))
     on_host = ~is_captured(spans)[calls]
 
     def summed(values: NDArray[np.number], rows: Ints | slice = slice(None)) -> Ints:
@@ -129,7 +129,7 @@ def _key(ops: pl.DataFrame, calls: Ints, by: str) -> pl.Series:
 
 def _launched(work: pl.DataFrame, calls: Ints) -> tuple[Ints, Bools, dict[str, Ints]]:
     """Of work with an operator: which call that is, whether it is a kernel; its time, and that on matrix units."""
-    linked = work.filter(pl.col("op_id").is_not_null())
+    linked = filtered(work, work["op_id"].is_not_null())
     ids = linked["op_id"].to_numpy()
     at = np.minimum(np.searchsorted(calls, ids), calls.size - 1)
     is_known = calls[at] == ids

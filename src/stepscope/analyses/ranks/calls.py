@@ -22,6 +22,7 @@ from stepscope.core import collectives
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import Bools, Ints, covered, difference, locate, own_lengths, union
 from stepscope.core.names import map_names
+from stepscope.core.patterns import regex
 from stepscope.core.table import Column, Name, Table, integers
 from stepscope.core.trace import Trace
 
@@ -39,8 +40,8 @@ FORWARD, BACKWARD, OPTIMIZER, DATA = "forward", "backward", "optimizer", "data l
 #: Shorter pauses between two functions of a phase belong to the phase.
 _PAUSE_NS = 1_000_000
 _RULES = {
-    BACKWARD: re.compile(r"^autograd::engine::evaluate_function|^Torch-Compiled Autograd"),
-    OPTIMIZER: re.compile(r"^Optimizer\.step#"),
+    BACKWARD: regex(r"^autograd::engine::evaluate_function|^Torch-Compiled Autograd"),
+    OPTIMIZER: regex(r"^Optimizer\.step#"),
 }
 #: Number of names, those that took longest; all others are one row without a name.
 MOST_NAMES = 64

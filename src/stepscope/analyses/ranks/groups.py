@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.analyses.common.span_lookup import nearest_span
+from stepscope.core.patterns import regex
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _RECORD = "record_param_comms"
 #: Scalar inputs of records of PyTorch before 2.2: number of the collective, group, rank in it, …, ranks in it.
 _SCALARS = r'^\["[^"]*","(?<seq>\d+)","(?<comm>\d+)","(?<place>\d+)".*"(?<size>\d+)"\]$'
-_NUMBER = re.compile(r"\d+")
+_NUMBER = regex(r"\d+")
 _SHOWN = 8
 _MOST_NAMED = 1_000  # a job may claim any size
 

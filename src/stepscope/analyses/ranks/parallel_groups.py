@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,6 +14,7 @@ from stepscope.analyses.ranks.groups import Group, listed, stride_of
 from stepscope.analyses.ranks.matching import Job, job_of
 from stepscope.core.collectives import POINT_TO_POINT
 from stepscope.core.intervals import Ints
+from stepscope.core.patterns import regex
 from stepscope.core.table import Column, Table
 
 if TYPE_CHECKING:
@@ -43,12 +43,12 @@ PARALLEL_GROUPS = Table(
 )
 
 _LABELS = (
-    ("EP", re.compile(r"(^|[^a-z])(ep|expert|moe)([^a-z]|$)|expert")),
-    ("TP", re.compile(r"(^|[^a-z])(tp|mp)([^a-z]|$)|tensor")),
-    ("PP", re.compile(r"(^|[^a-z])pp([^a-z]|$)|pipeline")),
-    ("CP", re.compile(r"(^|[^a-z])(cp|sp|ulysses)([^a-z]|$)|context|sequence")),
-    ("FSDP", re.compile(r"fsdp|shard|zero")),
-    ("DP", re.compile(r"(^|[^a-z])(dp|ddp)([^a-z]|$)|data|replicate")),
+    ("EP", regex(r"(^|[^a-z])(ep|expert|moe)([^a-z]|$)|expert")),
+    ("TP", regex(r"(^|[^a-z])(tp|mp)([^a-z]|$)|tensor")),
+    ("PP", regex(r"(^|[^a-z])pp([^a-z]|$)|pipeline")),
+    ("CP", regex(r"(^|[^a-z])(cp|sp|ulysses)([^a-z]|$)|context|sequence")),
+    ("FSDP", regex(r"fsdp|shard|zero")),
+    ("DP", regex(r"(^|[^a-z])(dp|ddp)([^a-z]|$)|data|replicate")),
 )
 _MOSTLY, _NEARLY_ALL = 0.5, 0.9
 _MANY = 16  # all-reduces per step

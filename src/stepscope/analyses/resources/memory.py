@@ -12,7 +12,7 @@ from stepscope.analyses.common.device_work import label_devices
 from stepscope.analyses.common.span_lookup import at_or_around
 from stepscope.core.errors import MissingTable
 from stepscope.core.schema import ALLOCATIONS, DEVICES, OPS, SPANS, STACKS, STEPS
-from stepscope.core.table import Column, Name, Table, integers
+from stepscope.core.table import Column, Name, Table, filtered, integers
 
 MEMORY = Table(
     "memory",
@@ -95,17 +95,21 @@ def device_memory(allocations: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFram
     )
     if steps.is_empty():
         return totals
-    bounds = steps.sort("ts_ns").select("step", "ts_ns", end=pl.col("ts_ns") + pl.col("dur_ns"))
-    at = pl.DataFrame({"ts_ns": bounds["end"]}).join(totals.select("device_id"), how="cross").sort("ts_ns")
-    levels = events.select("device_id", "ts_ns", "allocated_bytes")
-    ends = at.join_asof(levels, on="ts_ns", by="device_id", check_sortedness=False)  # both are sorted above
-    growth = ends.group_by("device_id").agg(growth_bytes_per_step=pl.col("allocated_bytes").diff().median())
-    inside = totals.select("device_id", "peak_ts_ns").sort("peak_ts_ns")
-    inside = inside.join_asof(bounds, left_on="peak_ts_ns", right_on="ts_ns").filter(
-        pl.col("peak_ts_ns") < pl.col("end")
-    )
-    peak = inside.select("device_id", peak_step="step")
-    return totals.join(growth, on="device_id", how="left").join(peak, on="device_id", how="left")
+    rows = steps.sort("ts_ns")
+    starts = rows["ts_ns"].to_numpy()
+    ends = starts + rows["dur_ns"].to_numpy()
+    growth, peak_step = list[float | None](), list[int | None]()
+    for device_id, peak_ns in totals[["device_id", "peak_ts_ns"]].iter_rows():
+        mine = filtered(events[["ts_ns", "allocated_bytes"]], events["device_id"] == device_id)
+        # Before the first event, at index -1, nothing is known.
+        level = np.append(mine["allocated_bytes"].cast(pl.Float64).to_numpy(), np.nan)
+        more = np.diff(level[np.searchsorted(mine["ts_ns"].to_numpy(), np.sort(ends), side="right") - 1])
+        more = more[~np.isnan(more)]
+        growth.append(float(np.median(more)) if more.size else None)
+        at = -1 if peak_ns is None else int(np.searchsorted(starts, peak_ns, side="right")) - 1
+        peak_step.append(rows["step"][at] if at >= 0 and peak_ns < ends[at] else None)
+    growth_per_step = pl.Series("growth_bytes_per_step", growth, pl.Float64)
+    return totals.hstack([growth_per_step, pl.Series("peak_step", peak_step, rows["step"].dtype)])
 
 
 def _levels(allocations: pl.DataFrame) -> pl.DataFrame:

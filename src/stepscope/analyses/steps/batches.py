@@ -20,7 +20,7 @@ from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import union_by
 from stepscope.core.names import is_graph_launch, map_names
 from stepscope.core.schema import DEVICES, KERNELS, OPS, TRACKS
-from stepscope.core.table import Column, Table
+from stepscope.core.table import Column, Table, filtered, is_any_of
 
 By = Literal["batch", "kind", "law"]
 Floats = NDArray[np.float64]
@@ -168,7 +168,7 @@ def _ranges(spans: pl.DataFrame) -> pl.DataFrame:
 
 def _named_ranges(spans: pl.DataFrame) -> pl.DataFrame:
     """A row per batch in order: ts_ns, end_ns, track_id, and what its name states."""
-    ranges = spans[["name", "category", "track_id", "ts_ns", "dur_ns"]].filter(spans["category"].is_in(_RANGES))
+    ranges = filtered(spans[["name", "category", "track_id", "ts_ns", "dur_ns"]], is_any_of(spans["category"], _RANGES))
     names = ranges["name"].unique().cast(pl.String)
     stated = {name: batch for name in names if (batch := batch_of(name)) is not None}
     is_plain = not stated

@@ -17,7 +17,7 @@ from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import Ints, covered, union
 from stepscope.core.names import is_tensor_core, map_names
 from stepscope.core.schema import DEVICES, KERNELS, STEPS
-from stepscope.core.table import Column, Table, without
+from stepscope.core.table import Column, Table, filtered, without
 
 Floats = NDArray[np.float64]
 By = Literal["device", "step", "time"]
@@ -106,10 +106,10 @@ def utilisation_of(
 
     `work` is what `device_work` returns. Units: ns; ratios 0..1. Raises MissingTable (no kernels).
     """
-    kernels = work.filter(pl.col("category") == "kernel")
-    if kernels.is_empty():
+    named = work[["span_id", "rank", "device_id", "ts_ns", "end_ns", "name"]]
+    named = filtered(named, work["category"] == "kernel")
+    if named.is_empty():
         raise MissingTable("kernels", needed_by="device-utilisation", hint="show timeline tells about copies and fills")
-    named = kernels[["span_id", "rank", "device_id", "ts_ns", "end_ns", "name"]]
     side = launches[["span_id", "blocks_per_sm", "est_occupancy_ratio"]]
     occupancy = pl.col("est_occupancy_ratio")
     # What a kernel says is worked out for all devices at once: a file may claim thousands.

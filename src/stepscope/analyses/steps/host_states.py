@@ -17,6 +17,8 @@ from stepscope.analyses.common.span_lookup import of_spans, own_time, row_number
 from stepscope.core.collectives import HOST_LIBRARIES, library_of
 from stepscope.core.intervals import Bools, Intervals, Ints, union
 from stepscope.core.names import is_launch_call, is_sync_call, map_names
+from stepscope.core.patterns import regex
+from stepscope.core.table import filtered, is_any_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,10 +33,10 @@ STATES = (*HELD_UP, "sync", "operator", "runtime", "host_idle", "python", UNRECO
 #: Usual calls take 2 to 20 µs. A call of this length does more than put work into a queue.
 SLOW_CALL_NS = 100_000
 
-_GARBAGE = re.compile(
+_GARBAGE = regex(
     r"^Python GC|^(?:<built-in (?:function|method) collect\b)|\bgc\.collect|garbage.?collect", re.IGNORECASE
 )
-_COMPILE = re.compile(
+_COMPILE = regex(
     r"torch/_dynamo/convert_frame\.py\(\d+\): _?compile"
     r"|torch/_inductor/\S+\.py\(\d+\): _?(?:compile_|codegen|fx_codegen)"
     r"|triton/compiler/compiler\.py\(\d+\): (?:compile|make_ir)$|triton/runtime/jit\.py\(\d+\): _do_compile"
@@ -43,20 +45,20 @@ _COMPILE = re.compile(
     r"|\(dynamo_timed\)|(?:nv|hip)rtcCompile|@opCompile$|XlaCompile|backend_compile|CompileModule|CompileAndLoad"
 )
 _API = r"^(?:\w+@)?(?:cuda|cu|hip|acl(?:rt)?|cn(?:rt)?|musa|mc|ze|ur|pi)"
-_IS_API = re.compile(_API + r"[A-Z]")
-_ALLOCATE = re.compile(
+_IS_API = regex(_API + r"[A-Z]")
+_ALLOCATE = regex(
     _API
     + r"(?:Malloc|Free|HostAlloc|HostMalloc|HostFree|Host(?:Un)?[Rr]egister|USM(?:Host|Device|Shared)?(?:Alloc|Free)"
     r"|Mem(?:Alloc|Free|Create|Map|Unmap|Release|Address|SetAccess|Host))"
 )
-_SET_UP = re.compile(
+_SET_UP = regex(
     _API
     + r"(?:(?:Module|Library)(?:Load|Get)|KernelGetFunction|Init$|Ctx|(?:Device)?PrimaryCtx|Stream(?:Create|Begin|End)"
     r"|Device(?:GetStreamPriority|Get\w*Propert|Set)|GetDeviceProp|Func[SG]etAttribute|Graph(?:Instantiate|Upload))"
 )
-_BLOCKING_COPY = re.compile(_API + r"(?:Memcpy|Memset)(?!\w*Async)(?:\w*WithStream)?|^(?:\w+@)?aclrtMemcpy$")
-_COPY = re.compile(_API + r"(?:Memcpy|Memset)")
-_WAITING = re.compile(
+_BLOCKING_COPY = regex(_API + r"(?:Memcpy|Memset)(?!\w*Async)(?:\w*WithStream)?|^(?:\w+@)?aclrtMemcpy$")
+_COPY = regex(_API + r"(?:Memcpy|Memset)")
+_WAITING = regex(
     r"(?:threading|queue|queues|poll|selectors|connection|process|futures/_base|subprocess)\.py(?:\(\d+\):|:\d+) "
     r"(?:wait|get|_?poll|select|_?recv\w*|join|result|_wait\w*)$"
     r"|^(?:<built-in (?:function|method) |\$<unknown> )(?:acquire|sleep|poll|select|recv|recv_into|accept|wait|read)\b"
@@ -79,12 +81,14 @@ def host_states(spans: pl.DataFrame, work: pl.DataFrame, tracks: pl.Series, time
     """
     near = pl.Series(_touching(spans["ts_ns"].to_numpy(), spans["dur_ns"].to_numpy(), times))
     of_tracks = spans["category"].is_in(_HOST) & spans["track_id"].is_in(tracks.implode())
-    matters = of_tracks & (near | spans["category"].is_in(_RUNTIME))  # of all spans, columns would take much memory
-    mine = spans[["span_id", "track_id", "ts_ns", "dur_ns", "name", "category", "op_id"]].filter(matters)
-    mine = mine.with_columns(near=near.filter(matters), end_ns=pl.col("ts_ns") + pl.col("dur_ns"))
-    called = mine.filter(pl.col("category").is_in(_RUNTIME))
+    is_call = is_any_of(spans["category"], _RUNTIME)
+    matters = of_tracks & (near | is_call)  # of all spans, columns would take much memory
+    mine = filtered(spans[["span_id", "track_id", "ts_ns", "dur_ns", "name", "category", "op_id"]], matters)
+    near, is_call = near.filter(matters), is_call.filter(matters)
+    mine = mine.hstack([(mine["ts_ns"] + mine["dur_ns"]).alias("end_ns")])
+    called = filtered(mine, is_call)
     waits = map_names(called["name"], lambda name: _kind_of_call(name) in _WAIT_KINDS, pl.Boolean())
-    called = called.filter(pl.col("near") | (pl.col("dur_ns") >= SLOW_CALL_NS) | waits)
+    called = filtered(called, near.filter(is_call) | (called["dur_ns"] >= SLOW_CALL_NS) | waits)
     slow = pl.col("dur_ns") >= SLOW_CALL_NS * pl.col("n_work").clip(lower_bound=1)
     called = called.with_columns(
         *_queued_by(called["span_id"], spans, work), kind=map_names(called["name"], _kind_of_call, pl.String())
@@ -109,7 +113,7 @@ def host_states(spans: pl.DataFrame, work: pl.DataFrame, tracks: pl.Series, time
         sets_up = pl.col("op_id").is_not_null() & (pl.col("state") == "first_use").any().over("op_id")
         state = pl.when(slow & (kind == "allocator") & sets_up).then(pl.lit("first_use")).otherwise("state")
         called = called.with_columns(state=state)
-    rest = mine.filter(pl.col("near") & ~pl.col("category").is_in(_RUNTIME))
+    rest = filtered(mine, near & ~is_call)
     by_name = map_names(rest["name"], _state_of_name, pl.String())
     by_category = {
         "operator": "operator", "python": "python", "dataloader": "data_loading", "user_range": UNRECORDED,
@@ -188,11 +192,11 @@ def sleeping_threads(spans: pl.DataFrame) -> pl.Series:
 
 def intervals_of(states: pl.DataFrame) -> Iterator[tuple[str, Intervals]]:
     """When some span of each state is open, as disjoint intervals, in the order of STATES. Units: ns."""
-    parts = states.partition_by("state", as_dict=True)
+    numbers, starts, ends = (states[column].to_numpy() for column in ("state", "ts_ns", "end_ns"))
     for number, state in enumerate(STATES):
-        mine = parts.get((number,))
-        if mine is not None:
-            yield state, union(mine["ts_ns"].to_numpy(), mine["end_ns"].to_numpy())
+        mine = numbers == number
+        if mine.any():
+            yield state, union(starts[mine], ends[mine])
 
 
 def wait_before(states: pl.DataFrame, at: Ints) -> Ints:

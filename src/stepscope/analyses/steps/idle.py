@@ -14,10 +14,11 @@ from stepscope.analyses.common.span_lookup import of_ids, of_spans
 from stepscope.analyses.common.windows import step_windows
 from stepscope.analyses.steps.host_states import HELD_UP, STATES, UNRECORDED, host_states, intervals_of, wait_before
 from stepscope.analyses.steps.step_breakdown import divided
+from stepscope.core.arrays import distinct_values
 from stepscope.core.intervals import Bools, Intervals, Ints, first_covering, union
 from stepscope.core.names import is_own_code, map_names
 from stepscope.core.schema import DEVICES, STEPS
-from stepscope.core.table import Column, Name, Table, without
+from stepscope.core.table import Column, Name, Table, filtered, integers, is_any_of, without
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -146,8 +147,8 @@ def caused_gaps(
     """
     work = on_devices(work)
     gaps = _gaps(work, keys, begin_ns)
-    is_said = pl.col("before_id").is_not_null() | pl.col("launch_id").is_not_null()
-    gaps = gaps.filter(pl.col("dur_ns") >= min_gap_ns, is_said)
+    is_said = gaps["before_id"].is_not_null() | gaps["launch_id"].is_not_null()
+    gaps = filtered(gaps, is_said & (gaps["dur_ns"] >= min_gap_ns))
     if longest:
         chosen = gaps.select("dur_ns").with_row_index("row").sort("dur_ns", descending=True, maintain_order=True)["row"]
         gaps = gaps[chosen.head(longest).sort()]
@@ -218,7 +219,7 @@ def _with_cause(
     gaps = gaps.with_columns(cause=on_device).with_row_index("gap")
     # Calls that hold the device up do so whether or not the next work is in its queue.
     gaps = gaps.with_columns(host_ns=pl.when(pl.col("cause") == "other").then("dur_ns").otherwise("host_ns"))
-    asked = gaps.filter(pl.col("cause").is_null() | (pl.col("cause") == "other"))
+    asked = filtered(gaps, gaps["cause"].is_null() | (gaps["cause"] == "other"))
     by_host = _host_causes(asked, work, spans, tracks, keys, calls_from_ns)
     gaps = gaps.hstack(of_ids(by_host, gaps["gap"], key="gap"))
     gaps = gaps.with_columns(cause=pl.coalesce("host_cause", "cause").cast(pl.Enum(CAUSES)))
@@ -245,15 +246,15 @@ def _host_causes(
         for (track,), waits in mine.partition_by("track_id", as_dict=True).items():
             low = waits["ts_ns"].to_numpy()
             high = low + waits["host_ns"].to_numpy()
-            own_states = states.filter(pl.col("track_id") == track)
+            own_states = filtered(states, states["track_id"] == track)
             own = list(intervals_of(own_states))
             times = _times(own, shared, low, high)
             length = high - low
             named = waits.hstack(_named(times, length, wait_before(own_states, low)))
-            holds = pl.col("cause").is_null() | (
-                pl.col("host_cause").is_in(_HOLD_DEVICE) & (2 * pl.col("cause_ns") >= pl.Series(length))
+            holds = named["cause"].is_null() | (
+                is_any_of(named["host_cause"], _HOLD_DEVICE) & (2 * named["cause_ns"] >= pl.Series(length))
             )
-            parts.append((named.filter(holds), states))
+            parts.append((filtered(named, holds), states))
     causes = pl.concat([none, *(named[none.columns] for named, _ in parts)])
     if calls_from_ns is None:
         return causes
@@ -270,7 +271,7 @@ def _calls(
     launching_ns = sum(summed.get(cause, 0) for cause in LAUNCHING)  # they count as one where the host is too slow
     asked = [cause for cause, ns in summed.items() if (launching_ns if cause in LAUNCHING else ns) >= least_ns]
     for named, states in parts if asked else ():
-        of_cause = named.filter(pl.col("host_cause").is_in(asked)).sort("ts_ns")
+        of_cause = filtered(named, named["host_cause"].is_in(asked)).sort("ts_ns")
         called += [_longest(part, states, spans) for part in of_cause.partition_by(*keys, "host_cause")]
     return pl.concat(called)
 
@@ -281,10 +282,11 @@ def _of_processes(
     """For each process: the states of its threads that launch work, and the gaps that end with work of theirs."""
     process = {track: (rank, pid) for track, rank, pid in tracks[["track_id", "rank", "pid"]].iter_rows()}
     threads: dict[object, list[int]] = {}
-    for track in of_spans(spans, work["launch_id"], "track_id").unique().drop_nulls():
+    launching = distinct_values(integers(of_spans(spans, work["launch_id"], "track_id")))
+    for track in launching[launching >= 0].tolist():
         threads.setdefault(process.get(track), []).append(track)
     for own in threads.values():
-        mine = gaps if len(threads) == 1 else gaps.filter(pl.col("track_id").is_in(own))
+        mine = gaps if len(threads) == 1 else filtered(gaps, gaps["track_id"].is_in(own))
         if mine.is_empty():
             continue
         low = mine["ts_ns"].to_numpy()
@@ -336,10 +338,10 @@ def _longest(gaps: pl.DataFrame, states: pl.DataFrame, spans: pl.DataFrame) -> p
     """The call of each of these gaps, which have one cause and one thread, are in order and do not overlap."""
     cause = str(gaps["host_cause"][0])
     wanted = ("sync", "blocking_call") if cause == "sync" else (cause,)
-    calls = states.filter(pl.col("state").is_in([STATES.index(state) for state in wanted]))
+    calls = filtered(states, is_any_of(states["state"], [STATES.index(state) for state in wanted]))
     if cause in ("python", UNRECORDED):
         names = of_spans(spans, calls["span_id"], "name")
-        calls = calls.filter(map_names(names, is_own_code, pl.Boolean()))
+        calls = filtered(calls, map_names(names, is_own_code, pl.Boolean()))
     low = gaps["ts_ns"].to_numpy()
     high = low + np.maximum(gaps["host_ns"].to_numpy(), 1)
     span, dur, start, end = (calls[c].to_numpy() for c in ("span_id", "dur_ns", "ts_ns", "end_ns"))

@@ -15,7 +15,7 @@ from stepscope.analyses.common.windows import windows_of
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import Intervals, Ints, covered, either, union
 from stepscope.core.schema import DEVICE_WORK, STEPS, TRACKS
-from stepscope.core.table import Column, Table
+from stepscope.core.table import Column, Table, is_any_of
 
 #: The parts of a step. Earlier ones take precedence; the rest is `other`.
 PARTS = {
@@ -136,7 +136,7 @@ def host_parts(spans: pl.DataFrame) -> dict[str, Intervals]:
     category = spans["category"]
     return {
         "communication": open_time(spans, collectives_on_host(spans)),
-        "runtime": open_time(spans, category.is_in(("runtime", "driver"))),
+        "runtime": open_time(spans, is_any_of(category, ("runtime", "driver"))),
         "dataloader": open_time(spans, category == "dataloader"),
         "cpu_exec": open_time(spans, category == "operator"),
         "range": open_time(spans, category == "user_range"),

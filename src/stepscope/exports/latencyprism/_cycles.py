@@ -6,7 +6,6 @@ aligned) and its search for periods in traces without Python calls are not here:
 
 from __future__ import annotations
 
-import re
 from functools import cmp_to_key
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,7 @@ import polars as pl
 
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import enclosing, nearest
+from stepscope.core.patterns import regex
 from stepscope.core.remedies import advised
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _ALIKE = 0.90  # ratio of two totals at which the function with the longer calls
 _RARE, _LONG = 0.1, 3.0  # calls of a prefill relative to those of the anchor: their number and mean duration
 _FAR, _LEAST_FAR_NS = 5, 50_000_000  # times the median call; a longer pause between two anchors belongs to no cycle
 _APART_NS = 1_000
-_DECODE = re.compile(r"(decode|Decode)(?![a-z])")
+_DECODE = regex(r"(decode|Decode)(?![a-z])")
 _LEAST_PREFILL_NS = 1_000_000
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
+from stepscope.core.patterns import regex
 from stepscope.exports.paddle_summary._overview import STEP
 from stepscope.exports.paddle_summary._text import (
     FIVE,
@@ -184,7 +184,7 @@ def _ranges_table(tree: Tree, title: str, blocks: Mapping[str, list[Item]], unit
 
 
 _KERNEL_WIDTH = 90
-_TEMPLATE = re.compile(r"(.+?)(<.*>)(\(.*\))")
+_TEMPLATE = regex(r"(.+?)(<.*>)(\(.*\))")
 
 
 def kernel_summary(tree: Tree, unit: TimeUnit, sorted_by: SortedBy) -> str:

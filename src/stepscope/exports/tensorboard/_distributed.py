@@ -18,6 +18,7 @@ import polars as pl
 
 from stepscope.core.arrays import distinct_values
 from stepscope.core.intervals import union
+from stepscope.core.patterns import regex
 from stepscope.exports.tensorboard._events import ANNOTATION, KERNEL, MEMCPY, MEMSET, OPERATOR, PYTHON
 from stepscope.exports.tensorboard._names import LIBRARIES, is_collective, library
 from stepscope.exports.tensorboard._order import first_in_groups
@@ -39,8 +40,8 @@ DEFAULT_SPAN = "default"
 
 _PACKED = r"(?:\.(?:gz|zst|xz|bz2|zip))?"
 #: The names that `torch.profiler.tensorboard_trace_handler` gives: a worker, perhaps a time, an ending.
-_RECORDED = re.compile(rf"(?P<worker>.+?)(?:\.(?P<time>\d+))?\.pt\.trace\.json{_PACKED}", re.DOTALL)
-_ENDING = re.compile(rf"(?:[._-]trace)?(?:\.json)?{_PACKED}$")
+_RECORDED = regex(rf"(?P<worker>.+?)(?:\.(?P<time>\d+))?\.pt\.trace\.json{_PACKED}", re.DOTALL)
+_ENDING = regex(rf"(?:[._-]trace)?(?:\.json)?{_PACKED}$")
 
 
 class Worker(msgspec.Struct, frozen=True):
@@ -224,7 +225,7 @@ def _listed(text: str | None) -> list[Any]:
     return items if isinstance(items, list) else []
 
 
-_NODE_AND_PROCESS = re.compile(r"(.*)_(\d+)")
+_NODE_AND_PROCESS = regex(r"(.*)_(\d+)")
 _OPS_COLUMNS = (
     "Calls", "Total Size (bytes)", "Avg Size (bytes)", "Total Latency (us)", "Avg Latency (us)",
     "Data Transfer Time (us)", "Avg Data Transfer Time (us)",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ import polars as pl
 
 from stepscope.core import units
 from stepscope.core.errors import StepscopeError, UnknownName
+from stepscope.core.patterns import regex
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection, DuckDBPyRelation
 
 #: Types that go over as they are; whole numbers of 128 bits and decimals become those of 64, everything else text.
-_PLAIN = re.compile(
+_PLAIN = regex(
     r"(BOOLEAN|U?(TINYINT|SMALLINT|INTEGER|BIGINT)|FLOAT|DOUBLE|VARCHAR|DATE|TIMESTAMP(_S|_MS|_NS)?|BLOB)(\[\])*"
 )
-_FIXED = re.compile(r"BOOLEAN|U?(TINYINT|SMALLINT|INTEGER|BIGINT)|FLOAT|DOUBLE|DATE|TIMESTAMP(_S|_MS|_NS)?")
+_FIXED = regex(r"BOOLEAN|U?(TINYINT|SMALLINT|INTEGER|BIGINT)|FLOAT|DOUBLE|DATE|TIMESTAMP(_S|_MS|_NS)?")
 _LESS_MEMORY = "ask for fewer rows, or allow more: stepscope sql --memory-limit SIZE"
-_WHOLE, _DECIMAL = re.compile(r"U?HUGEINT|DECIMAL\(\d+,0\)"), re.compile(r"DECIMAL\(.*\)")
-_NO_COLUMN = re.compile(r'Referenced column "(?P<a>[^"]+)"|does not have a column named "(?P<b>[^"]+)"')
+_WHOLE, _DECIMAL = regex(r"U?HUGEINT|DECIMAL\(\d+,0\)"), regex(r"DECIMAL\(.*\)")
+_NO_COLUMN = regex(r'Referenced column "(?P<a>[^"]+)"|does not have a column named "(?P<b>[^"]+)"')
 _CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",

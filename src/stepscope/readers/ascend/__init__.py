@@ -11,12 +11,13 @@ import os
 import re
 from pathlib import Path
 
+from stepscope.core.patterns import regex
 from stepscope.core.result_tables import ASCEND
 from stepscope.readers.formats import LIST, OBJECT, PACKING, SQLITE, Format, Sign
 
 #: The databases of a rank; others in the folder hold results.
-DATABASE = re.compile(r"(?:^|[/\\])(?:ascend_\w+_profiler|msprof)_?[\w-]*\.db\Z")
-TIMELINE_PATH = re.compile(r"(?:^|[/\\])trace_view\.json" + PACKING)
+DATABASE = regex(r"(?:^|[/\\])(?:ascend_\w+_profiler|msprof)_?[\w-]*\.db\Z")
+TIMELINE_PATH = regex(r"(?:^|[/\\])trace_view\.json" + PACKING)
 TIMELINE, KERNELS, RESULTS_DB = "trace_view.json", "kernel_details.csv", "analysis.db"
 COMMUNICATION, MATRIX = "communication.json", "communication_matrix.json"
 #: Columns by which the first line of each table is known, by its file.
@@ -33,7 +34,7 @@ HEADERS = {
 }
 #: What is read, after databases; the first that a folder has stands for the folder.
 _FILES = (TIMELINE, KERNELS, RESULTS_DB, COMMUNICATION, MATRIX, *list(HEADERS)[1:])
-_INFO = re.compile(r"profiler_(?:info_\d+|metadata)\.json" + PACKING)
+_INFO = regex(r"profiler_(?:info_\d+|metadata)\.json" + PACKING)
 
 
 def plain_name(path: str) -> str:
@@ -82,8 +83,8 @@ FORMATS = (
             # The tables of these databases are listed anywhere in the file.
             Sign(1.0, SQLITE, path=DATABASE),
             Sign(1.0, SQLITE, (b"COMPUTE_TASK_INFO", b"STRING_IDS")),
-            Sign(1.0, SQLITE, path=re.compile(r"(?:^|[/\\])analysis\.db\Z"), superseded=0.35),
-            Sign(1.0, re.compile(OBJECT.pattern + b"|" + LIST.pattern), (b'"ph"',), path=TIMELINE_PATH),
+            Sign(1.0, SQLITE, path=regex(r"(?:^|[/\\])analysis\.db\Z"), superseded=0.35),
+            Sign(1.0, regex(OBJECT.pattern + b"|" + LIST.pattern), (b'"ph"',), path=TIMELINE_PATH),
             Sign(1.0, OBJECT, (b'"Communication Time Info"',), superseded=0.35),
             Sign(1.0, OBJECT, (b'"Transport Type"', b'"Transit Size(MB)"'), superseded=0.35),
             *(Sign(1.0, columns=columns, superseded=0.35) for columns in HEADERS.values()),

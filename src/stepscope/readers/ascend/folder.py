@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from stepscope.core import files
 from stepscope.core.errors import CorruptInput, StepscopeError, UnknownFormat
+from stepscope.core.patterns import regex
 from stepscope.core.result_tables import ASCEND
 from stepscope.core.trace import Meta, Result, Results, Trace
 from stepscope.readers import ascend
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 #: Columns of kernel_details.csv that are no counters.
-_FACTS = re.compile(
+_FACTS = regex(
     r"Step Id|Device_id|Model ID|Task ID|Stream ID|Name|Type|OP State|Accelerator Core|(?:Start Time|Duration)\(us\)"
     r"|(?:Mix )?Block (?:Dim|Num)|HF32 Eligible|(?:In|Out)put .*|Context ID"
 )

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
-
 from stepscope.core import files
+from stepscope.core.patterns import regex
 from stepscope.readers.formats import LIST, OBJECT, Format, Sign
 
-_LIST_OF_OBJECTS = re.compile(LIST.pattern + rb"\s*\{")
-_ASCEND_PART = re.compile(r"(?P<what>task_time|hccl|step_trace)_(?P<of>\d+_\d+)_(?P<iteration>\d+)(?P<suffix>\.json.*)")
+_LIST_OF_OBJECTS = regex(LIST.pattern + rb"\s*\{")
+_ASCEND_PART = regex(r"(?P<what>task_time|hccl|step_trace)_(?P<of>\d+_\d+)_(?P<iteration>\d+)(?P<suffix>\.json.*)")
 
 
 def _is_in_another(path: str) -> bool:
@@ -31,9 +30,9 @@ FORMATS = (
         signs=(
             # Other recorders write such objects too, and their readers are surer.
             Sign(0.98, OBJECT, (b'"traceEvents"',), superseded=0.3),
-            Sign(0.4, OBJECT, pattern=re.compile(rb'"schemaVersion"|"deviceProperties"')),
+            Sign(0.4, OBJECT, pattern=regex(rb'"schemaVersion"|"deviceProperties"')),
             Sign(0.9, _LIST_OF_OBJECTS, (b'"ph"',), superseded=0.3),
-            Sign(0.1, re.compile(OBJECT.pattern + b"|" + LIST.pattern)),
+            Sign(0.1, regex(OBJECT.pattern + b"|" + LIST.pattern)),
         ),
         provides=(
             "devices", "tracks", "spans", "ops", "kernels", "transfers", "collectives", "kernel_metrics", "event_waits",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from stepscope.core.errors import CorruptInput, UnknownFormat
+from stepscope.core.patterns import regex
 from stepscope.readers.chrome.events import Event, ExactEvent
 from stepscope.readers.chrome.salvage import BORDER, FAILS, closes, last_border, repaired, salvaged, trailing_at
 from stepscope.readers.chrome.scanner import BLOCK as SCANNED
@@ -42,12 +43,12 @@ _MOST_AWAITED = 4 << 20
 PROBE = 1 << 16
 
 _BOM = b"\xef\xbb\xbf"
-_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\]"]', re.DOTALL)
+_TOKEN = regex(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\]"]', re.DOTALL)
 _KEY = b'"traceEvents"'
-_ARRAY = re.compile(rb"\s*:\s*\[")
-_UNFINISHED = re.compile(rb"\s*:?\s*\Z")
-_FIRST_KEY = re.compile(rb'\[\s*\{\s*("[^"\\]*")')
-_TIME = re.compile(rb'"ts"\s*:\s*("?)-?(\d{1,20})(\.\d{0,20}[1-9])?')
+_ARRAY = regex(rb"\s*:\s*\[")
+_UNFINISHED = regex(rb"\s*:?\s*\Z")
+_FIRST_KEY = regex(rb'\[\s*\{\s*("[^"\\]*")')
+_TIME = regex(rb'"ts"\s*:\s*("?)-?(\d{1,20})(\.\d{0,20}[1-9])?')
 _MOST_FIELDS_DROPPED = 8
 _COMMA = ord(",")
 _DECODERS: dict[type[AnyEvent], msgspec.json.Decoder[Any]] = {
@@ -55,7 +56,7 @@ _DECODERS: dict[type[AnyEvent], msgspec.json.Decoder[Any]] = {
     ExactEvent: msgspec.json.Decoder(list[ExactEvent], strict=False),
 }
 _NEAR = 1 << 16
-_DURATION = re.compile(rb'"dur"\s*:\s*-?[0-9]+(\.)?')
+_DURATION = regex(rb'"dur"\s*:\s*-?[0-9]+(\.)?')
 #: The compiled decoder is not asked any more once it left this many events; each of so many that it took counts back.
 _FEW = 20
 

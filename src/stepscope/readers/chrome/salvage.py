@@ -8,32 +8,31 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from stepscope.core.patterns import regex
 from stepscope.readers.chrome.events import AnyEvent, coerce
 
 if TYPE_CHECKING:
     from stepscope.readers.common.source import IssueLog
 
-BORDER = re.compile(rb"\}\s*,\s*\{")
+BORDER = regex(rb"\}\s*,\s*\{")
 #: A false border (inside a nested list or a string) is passed by joining pieces. Both the pieces and the bytes decoded
 #: without success per block are limited: a file of nothing but damage would take hours.
 _MOST_JOINED = 64
 _MOST_IN_VAIN = 32 << 20
 _BLANKED = bytes(max(i, 32) for i in range(256))
 _CONTROLS = bytes(i for i in range(32) if i not in b"\t\n\r")
-_TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
-_NOT_A_NUMBER = re.compile(
+_TRAILING = regex(r"trailing characters \(byte (\d+)\)")
+_NOT_A_NUMBER = regex(
     rb"-?\b(?:Infinity|NaN|nan|inf)\b|\bN/A\b|-?\b\d+(?:\.\d+)?[eE]\+?0*(?:309|3[1-9]\d|[4-9]\d\d|\d{4,})\b"
 )
 _ODD_VALUES = (b"NaN", b"Inf", b"nan", b"inf", b"N/A")
-_BIG = re.compile(rb"[eE]\+?\d\d\d")
-_ESCAPE = re.compile(
-    rb'\\(?:u(?P<code>[0-9a-fA-F]{4})(?:\\u(?P<low>[dD][c-fC-F][0-9a-fA-F]{2}))?|["\\/bfnrt])|(?P<bad>\\)'
-)
-_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\],]', re.DOTALL)
+_BIG = regex(rb"[eE]\+?\d\d\d")
+_ESCAPE = regex(rb'\\(?:u(?P<code>[0-9a-fA-F]{4})(?:\\u(?P<low>[dD][c-fC-F][0-9a-fA-F]{2}))?|["\\/bfnrt])|(?P<bad>\\)')
+_TOKEN = regex(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\],]', re.DOTALL)
 #: After the bracket that closes the array come other fields, or nothing. Before a list or an object it is a stray one.
-_STRAY = re.compile(rb"\s*,?\s*[\[{\]]")
+_STRAY = regex(rb"\s*,?\s*[\[{\]]")
 #: After a last element that is damaged: the end of the array, and of the document or its next field.
-_TAIL = re.compile(rb'\}(?P<array>\s*\])\s*(?:\}\s*\Z|,\s*"[^"\\]*"\s*:)')
+_TAIL = regex(rb'\}(?P<array>\s*\])\s*(?:\}\s*\Z|,\s*"[^"\\]*"\s*:)')
 #: What decoding raises on damaged text.
 FAILS = (msgspec.DecodeError, RecursionError, UnicodeError, OverflowError)
 _BLANK = b" \t\r\n,"

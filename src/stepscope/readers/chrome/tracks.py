@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -10,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.core.arrays import distinct_values, numbered
+from stepscope.core.patterns import regex
 from stepscope.core.schema import TRACKS
 from stepscope.readers.common.columns import device_table, whole_number
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 _HOST_TYPE = 0
 #: PrivateUse1: of the makers that use it, only Cambricon writes memory events of Kineto's.
 _MLU_TYPE = 20
-_XLA_PROCESS = re.compile(r"/device:(?P<type>[A-Za-z]+):(?P<index>\d+)")
+_XLA_PROCESS = regex(r"/device:(?P<type>[A-Za-z]+):(?P<index>\d+)")
 #: Processes and threads of rocmProfileData's rpd2tracing: GPU2, its queues as threads, and `Hip 4711` for API calls.
-_RPD_PROCESS, _RPD_CALLS = re.compile(r"GPU(\d+)"), re.compile(r"Hip \d+")
-_STREAM = re.compile(r"(?i)stream\s*#?(\d+)")
+_RPD_PROCESS, _RPD_CALLS = regex(r"GPU(\d+)"), regex(r"Hip \d+")
+_STREAM = regex(r"(?i)stream\s*#?(\d+)")
 #: Processes of an Ascend device; HCCL's lanes with whole collectives. Those called `Plane 0` and so on show the parts.
-_ASCEND_FILE = re.compile(r"(?:/device_|(?:msprof|hccl|task_time|step_trace)_)(\d{1,4})[/_]")
+_ASCEND_FILE = regex(r"(?:/device_|(?:msprof|hccl|task_time|step_trace)_)(\d{1,4})[/_]")
 _ASCEND = ("Ascend Hardware", "HCCL", "Overlap Analysis", "Step Trace")
-_ASCEND_COLLECTIVES = re.compile(r"Group .* Communication|Communication (?:OP|Kernel)")
+_ASCEND_COLLECTIVES = regex(r"Group .* Communication|Communication (?:OP|Kernel)")
 
 
 class Tracks(msgspec.Struct, frozen=True):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from array import array
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.core.machine import trim
+from stepscope.core.patterns import regex
 from stepscope.core.schema import DEVICES
 from stepscope.core.table import Name, fitted
 
@@ -29,8 +29,8 @@ _FEW_GROUPS_OF = 1 << 10
 #: What columns of so many bytes leave as free memory goes back to the system at once.
 _MANY_BYTES = 1 << 26
 _WHOLE_OR_NONE = {int, type(None)}
-_INTEGER = re.compile(r"\s*-?[0-9]{1,18}\s*")
-_SHAPE = re.compile(r"[0-9]{1,18}(?:,[0-9]{1,18})*")
+_INTEGER = regex(r"\s*-?[0-9]{1,18}\s*")
+_SHAPE = regex(r"[0-9]{1,18}(?:,[0-9]{1,18})*")
 
 
 class Interned(dict[Any, int]):

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import gc
-import re
 import zlib
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import polars as pl
 from stepscope.core import files
 from stepscope.core.errors import CorruptInput, StepscopeError
 from stepscope.core.machine import trim
+from stepscope.core.patterns import regex
 from stepscope.core.schema import ISSUES
 
 if TYPE_CHECKING:
@@ -60,9 +60,9 @@ class IssueLog:
 
 
 #: What a dump of a flight recorder has in its first bytes, if it is JSON. Profiles have lists of groups called alike.
-DUMP_AS_JSON = re.compile(rb'"(?:(?:collective_seq_id|comm_lib_version)"\s*:|pg_config"\s*:\s*\{)')
+DUMP_AS_JSON = regex(rb'"(?:(?:collective_seq_id|comm_lib_version)"\s*:|pg_config"\s*:\s*\{)')
 _HEAD = 512  # bytes of a file that say whether it is one
-_DIGITS = re.compile(r"\d+")
+_DIGITS = regex(r"\d+")
 CHUNK = 1 << 18
 #: Without --max-bytes, a packed file may unpack to 2 GiB or to 200 times its size, whichever is more: traces pack to
 #: a tenth or a thirtieth, decompression bombs to a thousandth.

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
-
 from stepscope.core import files
 from stepscope.core.errors import StepscopeError
+from stepscope.core.patterns import regex
 from stepscope.readers.formats import PACKING, Format, Sign
 
 #: A hotspot file of MindIE: DUMP/decode/decode_3.csv has the experts of rank 3. Files with _topk_ hold something else.
-HOTSPOT = re.compile(rf"(?:^|[/\\])(prefill|decode)_(\d{{1,7}})\.csv{PACKING}")
+HOTSPOT = regex(rf"(?:^|[/\\])(prefill|decode)_(\d{{1,7}})\.csv{PACKING}")
 
 #: A dump of SGLang's recorder of expert distributions.
-RECORDED = re.compile(r"(?:^|[/\\])expert_distribution_recorder_[\d.]+\.pt$")
+RECORDED = regex(r"(?:^|[/\\])expert_distribution_recorder_[\d.]+\.pt$")
 
 
 def hotspots_of(path: str) -> list[str]:
@@ -61,7 +60,7 @@ FORMATS = (
         name="expert-recorder",
         doc="tokens by expert that SGLang records (`expert_distribution_recorder_….pt`, mode stat), without PyTorch",
         module="expert_counts.reader",
-        signs=(Sign(0.9, re.compile(rb"\x80[\x02-\x05]"), holds=(b"logical_count",)),),
+        signs=(Sign(0.9, regex(rb"\x80[\x02-\x05]"), holds=(b"logical_count",)),),
         provides=("expert_tokens", "issues"),
         companion_files=recorded_of,
         endings=(".pt",),
@@ -71,7 +70,7 @@ FORMATS = (
         name="expert-hotspots",
         doc="tokens by expert that MindIE counts (`decode/decode_0.csv`): all ranks and phases of a folder together",
         module="expert_counts.reader",
-        signs=(Sign(0.9, re.compile(rb"[ \t]*\d+(?:[ \t]*,[ \t]*\d+)*[ \t]*(?:\r?\n|\Z)"), path=HOTSPOT),),
+        signs=(Sign(0.9, regex(rb"[ \t]*\d+(?:[ \t]*,[ \t]*\d+)*[ \t]*(?:\r?\n|\Z)"), path=HOTSPOT),),
         provides=("expert_tokens", "issues"),
         companion_files=hotspots_of,
         endings=(".csv",),

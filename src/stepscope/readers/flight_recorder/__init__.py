@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
-
 from stepscope.core import files
 from stepscope.core.errors import StepscopeError
+from stepscope.core.patterns import regex
 from stepscope.readers.common.source import DUMP_AS_JSON, family_of_dump
 from stepscope.readers.formats import OBJECT, PICKLE, Format, Sign
 
@@ -41,7 +40,7 @@ FORMATS = (
         name="processes",
         doc="processes of a job and their stacks (processes.json), as `stepscope hang` writes them; see hangs.md",
         module="flight_recorder.processes",
-        signs=(Sign(1.0, OBJECT, pattern=re.compile(rb'"schema"\s*:\s*"stepscope\.processes/'), within=4096),),
+        signs=(Sign(1.0, OBJECT, pattern=regex(rb'"schema"\s*:\s*"stepscope\.processes/'), within=4096),),
         provides=("processes", "stacks", "counters", "issues"),
         companion_files=_dumps_and_processes,
         endings=(".json",),

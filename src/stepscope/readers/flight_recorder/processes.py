@@ -14,6 +14,7 @@ import polars as pl
 
 from stepscope.core import files
 from stepscope.core.errors import CorruptInput, StepscopeError
+from stepscope.core.patterns import regex
 from stepscope.core.schema import COUNTERS, PROCESSES, STACKS
 from stepscope.core.trace import Meta, Trace
 from stepscope.readers.common.source import IssueLog, Source
@@ -27,26 +28,26 @@ _HINT = "ask the job again: stepscope hang --pid N"
 _STATES = {"R": "running", "S": "sleeping", "D": "disk", "T": "stopped", "t": "stopped", "Z": "gone", "X": "gone",
            "I": "sleeping"}  # fmt: skip
 #: Functions that end when other ranks have come, or when the device is done.
-_COLLECTIVE = re.compile(
+_COLLECTIVE = regex(
     r"c10d::|gloo::|ProcessGroup|\b(?:p?nccl|rccl|hccl|xccl)[A-Z_]|paddle::distributed|MPI_[A-Z]|TCPStore|uv_run"
 )
-_DEVICE = re.compile(
+_DEVICE = regex(
     r"(?:Stream|Device|Event|Ctx|Context)_?Synchronize|cu[A-Z]\w*Synchronize|aclrtSynchronize|_cuda_synchronize"
 )
-_DISTRIBUTED = re.compile(r"torch/distributed/|paddle/distributed/|mpi4py|deepspeed/comm/")
-_LIBRARIES = re.compile(
+_DISTRIBUTED = regex(r"torch/distributed/|paddle/distributed/|mpi4py|deepspeed/comm/")
+_LIBRARIES = regex(
     r"(?:^|/)(?:site|dist)-packages/|(?:^|/)lib/python3[^/]*/|^<|/torch/|\.so(?:\.|$)|^\[|\.c(?:c|pp|xx)?$|\.h$"
     r"|(?:^|/)_stepscope_\w+\.py$"
 )
-_ADDRESS = re.compile(r"0x[0-9a-f]+\Z")
+_ADDRESS = regex(r"0x[0-9a-f]+\Z")
 _MOST_FRAMES, _MOST_PROCESSES, _MOST_LETTERS, _MOST_BYTES = 256, 100_000, 300, 16 << 20
 #: Files with outputs of py-spy, and the lines in them.
-_PY_SPY = re.compile(r"py-?_?spy|stack", re.IGNORECASE)
-_LAST_NUMBER = re.compile(r"\d{1,9}")
-_PROCESS = re.compile(r"^Process (\d{1,9}): (.*)", re.MULTILINE)
-_THREAD = re.compile(r"^Thread ", re.MULTILINE)
-_NAME = re.compile(r'"(.*)"')
-_FRAME = re.compile(r"^    (\S[^\n]*?) \(([^\n]*?)(?::(\d{1,9}))?\)[ \t]*$", re.MULTILINE)
+_PY_SPY = regex(r"py-?_?spy|stack", re.IGNORECASE)
+_LAST_NUMBER = regex(r"\d{1,9}")
+_PROCESS = regex(r"^Process (\d{1,9}): (.*)", re.MULTILINE)
+_THREAD = regex(r"^Thread ", re.MULTILINE)
+_NAME = regex(r'"(.*)"')
+_FRAME = regex(r"^    (\S[^\n]*?) \(([^\n]*?)(?::(\d{1,9}))?\)[ \t]*$", re.MULTILINE)
 
 
 class _Frame(msgspec.Struct):

@@ -6,7 +6,6 @@ torn is a fact about its rank, so it is counted and never ends the reading.
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ import polars as pl
 
 from stepscope.core import files
 from stepscope.core.errors import CorruptInput, StepscopeError
+from stepscope.core.patterns import regex
 from stepscope.core.schema import COLLECTIVE_RECORDS, GROUP_STATUS, STACKS
 from stepscope.core.trace import Meta, Trace
 from stepscope.readers.common.record_columns import Column, Records, Rows, integers
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 Fields = dict[str, Any]
 
 FORMAT = "flight-recorder"
-_LIBRARIES = re.compile(
+_LIBRARIES = regex(
     r"(?:^|/)(?:site|dist)-packages/|(?:^|/)lib/python3[^/]*/|^<frozen|/torch/|(?:^|/)_stepscope_\w+\.py$"
 )
-_LAST_NUMBER = re.compile(r"(\d{1,9})\D*\Z")
-_INTEGER = re.compile(r"\d{1,9}")
+_LAST_NUMBER = regex(r"(\d{1,9})\D*\Z")
+_INTEGER = regex(r"\d{1,9}")
 #: Times before this one (2001) count from some start of the machine and not from 1970.
 _UNIX_NS = 10**18
-_BETWEEN = re.compile(rb"\}\s*,\s*\{")
+_BETWEEN = regex(rb"\}\s*,\s*\{")
 _TORN_BYTES, _MOST_TRIED = 1 << 16, 80
 _STATUS = {
     "enqueued": "last_enqueued_collective",

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-
+from stepscope.core.patterns import regex
 from stepscope.readers.formats import KERNEL_METRICS, Format, Sign
 
 FORMATS = (
@@ -11,7 +10,7 @@ FORMATS = (
         name="kernel-table",
         doc="tables of kernels as text: `Kernel | Latency Tensor DRAM`, a line for each launch",
         module="kernel_table.reader",
-        signs=(Sign(1.0, re.compile(rb"[^\S\n]*Kernel[^\S\n]+Latency[^\S\n]+Tensor[^\S\n]+DRAM[ \t\r]*(?:\n|\Z)")),),
+        signs=(Sign(1.0, regex(rb"[^\S\n]*Kernel[^\S\n]+Latency[^\S\n]+Tensor[^\S\n]+DRAM[ \t\r]*(?:\n|\Z)")),),
         provides=KERNEL_METRICS,
         cacheable=True,
     ),

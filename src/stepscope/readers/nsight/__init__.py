@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from stepscope.core.patterns import regex
 from stepscope.core.result_tables import NSYS
 from stepscope.readers.formats import KERNEL_METRICS, SQLITE, Format, Sign, is_text
 from stepscope.readers.nsight import nsys_stats_files
 
 #: Formats that only their own tools can open, by suffix, and the suffix of what those tools make of them.
 UNSUPPORTED = {".nsys-rep": ".sqlite", ".qdrep": ".sqlite", ".qdstrm": None}
-_NSYS_TABLES = re.compile(rb"CUPTI_ACTIVITY_KIND_|EXPORT_META_DATA|META_DATA_EXPORT|TARGET_INFO_|ENUM_NSYS_")
+_NSYS_TABLES = regex(rb"CUPTI_ACTIVITY_KIND_|EXPORT_META_DATA|META_DATA_EXPORT|TARGET_INFO_|ENUM_NSYS_")
 
 
 def unsupported_suffix(path: str) -> str | None:
@@ -48,7 +49,7 @@ FORMATS = (
             Sign(1.0, test=nsys_stats_files.has_table, superseded=0.35),
             Sign(
                 1.0,
-                pattern=re.compile(
+                pattern=regex(
                     rb"^(?:Generating SQLite file |Processing \[|Running \[.*\.py|SKIPPED: .* does not contain)",
                     re.MULTILINE,
                 ),
@@ -69,8 +70,8 @@ FORMATS = (
         signs=(
             Sign(
                 0.9,
-                re.compile(rb"(?!SQLite|\{|\[)"),
-                path=re.compile("(?:" + "|".join(map(re.escape, UNSUPPORTED)) + r")\Z", re.IGNORECASE),
+                regex(rb"(?!SQLite|\{|\[)"),
+                path=regex("(?:" + "|".join(map(re.escape, UNSUPPORTED)) + r")\Z", re.IGNORECASE),
                 superseded=0.3,
             ),
         ),
@@ -87,11 +88,11 @@ FORMATS = (
             Sign(
                 1.0,
                 holds=(b"Process ID", b"Kernel Name"),
-                pattern=re.compile(rb'"?ID"?,"?Process ID"?,[^\n]*Kernel Name'),
+                pattern=regex(rb'"?ID"?,"?Process ID"?,[^\n]*Kernel Name'),
             ),
             # The header may be far below the messages of the program.
-            Sign(0.6, pattern=re.compile(rb"^==(?:PROF|ERROR|WARNING)== ", re.MULTILINE)),
-            Sign(0.05, test=is_text, path=re.compile(r"\.(?:csv|txt|log|out)(?:\.\w+)?$", re.IGNORECASE)),
+            Sign(0.6, pattern=regex(rb"^==(?:PROF|ERROR|WARNING)== ", re.MULTILINE)),
+            Sign(0.05, test=is_text, path=regex(r"\.(?:csv|txt|log|out)(?:\.\w+)?$", re.IGNORECASE)),
         ),
         provides=KERNEL_METRICS,
         cacheable=True,
@@ -107,7 +108,7 @@ FORMATS = (
             # The title of a launch.
             Sign(
                 0.9,
-                pattern=re.compile(
+                pattern=regex(
                     rb"^ {1,4}\S.*, Context \d+, Stream \d+(?:, Device \d+)?(?:, CC [\d.]+)?\s*$", re.MULTILINE
                 ),
             ),
@@ -120,7 +121,7 @@ FORMATS = (
         name="ncu-rep",
         doc="Nsight Compute reports: .ncu-rep (needs the extra `ncu`)",
         module="nsight.ncu_rep",
-        signs=(Sign(1.0, re.compile(rb"NVR\0")),),
+        signs=(Sign(1.0, regex(rb"NVR\0")),),
         provides=KERNEL_METRICS,
         endings=(".ncu-rep",),
     ),

@@ -8,13 +8,13 @@ kernels but no times, so the trace has no clock.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from stepscope.core.errors import CorruptInput, StepscopeError, UnknownFormat
+from stepscope.core.patterns import regex
 from stepscope.core.table import Name
 from stepscope.readers.common.source import IssueLog, Source, give_back
 from stepscope.readers.nsight import ncu_trace
@@ -35,20 +35,20 @@ _COLUMNS = {
 _LONG = ("Section Name", "Metric Name", "Metric Unit", "Metric Value")
 #: Columns of the raw page that are no metrics, besides those of NVTX ranges (`Id:Domain:…`).
 _NOT_METRICS = {"ID", *_COLUMNS, "Kernel Time", "Device Name"}
-_NVTX = re.compile(r"^(?:Id:Domain|Domain:|.*Push/Pop_Range|.*Start/Stop_Range)")
+_NVTX = regex(r"^(?:Id:Domain|Domain:|.*Push/Pop_Range|.*Start/Stop_Range)")
 _NO_PERMISSION = (
     "run ncu as root, or let every user read the counters: `options nvidia NVreg_RestrictProfilingToAdminUsers=0` in "
     "/etc/modprobe.d/, then reload the driver or reboot; in a container also --cap-add=SYS_ADMIN "
     "(https://developer.nvidia.com/ERR_NVGPUCTRPERM)"
 )
 #: `name (grid)x(block), Context 1, Stream 7, Device 0, CC 8.0`; old versions say the date instead of grid and block.
-_TITLE = re.compile(
+_TITLE = regex(
     r"^ {1,4}(?P<name>\S.*?)(?: (?P<grid>\([\d., ]+\))x(?P<block>\([\d., ]+\)))?(?:, \d{4}-\w{3}-\d{2} [\d:]+)?"
     r", Context (?P<context>\d+), Stream (?P<stream>\d+)(?:, Device (?P<device>\d+))?(?:, CC (?P<cc>[\d.]+))?\s*$"
 )
-_PROCESS = re.compile(r"^\[(?P<pid>\d+)\] (?P<process>.*)@(?P<host>\S+)\s*$")
-_SECTION = re.compile(r"^ {2,}Section: (?P<section>.*\S)")
-_RULER = re.compile(r"^ *(-{3,}) (-{3,}) (-{3,})\s*$")
+_PROCESS = regex(r"^\[(?P<pid>\d+)\] (?P<process>.*)@(?P<host>\S+)\s*$")
+_SECTION = regex(r"^ {2,}Section: (?P<section>.*\S)")
+_RULER = regex(r"^ *(-{3,}) (-{3,}) (-{3,})\s*$")
 
 
 def read(source: Source) -> Trace:

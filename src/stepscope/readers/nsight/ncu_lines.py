@@ -8,24 +8,26 @@ from __future__ import annotations
 
 import codecs
 import csv
-import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from stepscope.core.patterns import regex
+
 if TYPE_CHECKING:
+    import re
     from collections.abc import Iterable, Iterator
 
     from stepscope.readers.common.source import Source
 
 BLOCK = 8 << 20
 
-_HEADER = re.compile(rb'(?:"ID"|(?:^|(?<=\W))ID),"?Process ID"?,.*$')
-_SUMMARY, _INSTRUCTIONS = re.compile(rb'"?Invocations"?,'), re.compile(rb'^"?Kernel Name"?,(?!.*"?Metric Name)')
-_ROW = {True: re.compile(rb'"[\d.,]*",'), False: re.compile(rb"\d*,")}  # of the units on the raw page, with nothing
-_MESSAGE = re.compile(rb"==(PROF|WARNING|ERROR)==\s*(.*)")
-_TEXT_TITLE = re.compile(rb"Context \d+, Stream \d+")
+_HEADER = regex(rb'(?:"ID"|(?:^|(?<=\W))ID),"?Process ID"?,.*$')
+_SUMMARY, _INSTRUCTIONS = regex(rb'"?Invocations"?,'), regex(rb'^"?Kernel Name"?,(?!.*"?Metric Name)')
+_ROW = {True: regex(rb'"[\d.,]*",'), False: regex(rb"\d*,")}  # of the units on the raw page, with nothing
+_MESSAGE = regex(rb"==(PROF|WARNING|ERROR)==\s*(.*)")
+_TEXT_TITLE = regex(rb"Context \d+, Stream \d+")
 _WIDE_MARKS = ((codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 
 

@@ -19,6 +19,7 @@ import polars as pl
 from stepscope.core import counter_roles as roles
 from stepscope.core.errors import CorruptInput
 from stepscope.core.names import map_names
+from stepscope.core.patterns import regex
 from stepscope.core.schema import DEVICES, KERNEL_METRICS, KERNELS, SPANS, TRACKS
 from stepscope.core.table import Name
 from stepscope.core.trace import Meta, Trace
@@ -41,7 +42,7 @@ _SPACES = r"(\d)[ '\u2019\u00a0\u202f](\d)"
 UNKNOWN_VALUES = ("", "n/a", "na", "nan", "-nan", "inf", "-inf", "(!) n/a", "(!) nan")
 _TIME = {"ns": 1.0, "nsecond": 1.0, "us": 1e3, "usecond": 1e3, "ms": 1e6, "msecond": 1e6, "s": 1e9, "second": 1e9}
 _PREFIX = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
-_SCALED = re.compile(r"([KMGTP])([a-z]{2,})$")
+_SCALED = regex(r"([KMGTP])([a-z]{2,})$")
 #: What a reader hands over for each report: a row per metric of a launch, as printed. `section` may be null.
 PRINTED = {"launch": pl.UInt32(), "section": Name, "metric": Name, "unit": Name, "value": pl.String()}
 #: The same as numbers; and metrics that are words.

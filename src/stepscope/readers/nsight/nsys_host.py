@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from itertools import compress
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ import polars as pl
 
 from stepscope.core.arrays import distinct_values
 from stepscope.core.names import step_number
+from stepscope.core.patterns import regex
 from stepscope.core.schema import OPS
 from stepscope.readers.common.columns import ABSENT, nullable, text_column
 from stepscope.readers.common.span_builder import Names, Part, code_of, unique
@@ -47,13 +47,13 @@ _CALLS = {
 }
 _PUSH_POP, _START_END, _MARK = 59, 60, 34
 #: The runtime's functions are recorded with the version of their interface, which nsys itself does not show either.
-_VERSION = re.compile(r"_v\d{4,5}$")
+_VERSION = regex(r"_v\d{4,5}$")
 #: What PyTorch's emit_nvtx calls an operator: aten::mm, seq = 3, op_id = 7, sizes = [[2, 3], [3, 4]].
-_OPERATOR = re.compile(
+_OPERATOR = regex(
     r"^(?P<name>.+?)(?:, seq = (?P<seq>\d+))?(?:, op_id = (?P<id>\d+))?"
     r"(?:, sizes = (?P<sizes>\[.*?\]))?(?:, input_op_ids = .*)?$"
 )
-_PLAIN_OPERATOR = re.compile(r"^aten::\w+$")
+_PLAIN_OPERATOR = regex(r"^aten::\w+$")
 
 
 def runtime_calls(db: Database, target: Target, names: Names, issues: IssueLog) -> list[Part]:

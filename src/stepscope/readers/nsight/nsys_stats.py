@@ -7,7 +7,6 @@ whose names begin alike are read together.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ import polars as pl
 
 from stepscope.core.errors import CorruptInput, StepscopeError, UnknownFormat
 from stepscope.core.names import kernel_class, map_names
+from stepscope.core.patterns import regex
 from stepscope.core.result_tables import NSYS
 from stepscope.core.table import Column, Name, Table
 from stepscope.core.trace import Meta, Result, Results, Trace
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 _OTHER = "other_sum"
-_CUDA = re.compile(r"cu(?:da)?[A-Z]")
+_CUDA = regex(r"cu(?:da)?[A-Z]")
 #: Labels by the column that they become, newest first.
 _TEXTS = {
     "name": ("kernel name", "name", "operation", "range", "event"), "call": ("api name",), "range": ("nvtx range",),

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import msgspec
 
+from stepscope.core.patterns import regex
+
 #: Names of reports until 2023, and those since.
 RENAMED = {
     "gpukernsum": "cuda_gpu_kern_sum", "gpukerngbsum": "cuda_gpu_kern_gb_sum", "gpumemtimesum": "cuda_gpu_mem_time_sum",
@@ -30,17 +32,17 @@ _FILE = (
     + r")(?:_(?:base|mangled|nvtx[-_]name))*\.csv(?:\.(?:gz|zst|xz|bz2))?$"
 )  # fmt: skip
 #: What the first two columns of a table may be called.
-HEADER = re.compile(
+HEADER = regex(
     rb'\n"?(?:Time ?\(%\)"?,"?Total Time|Total(?: ?\(\w+\))?"?,"?(?:Count|Operations)|Start ?\(\S+?\)"?,"?(?:Dur|End)'
     rb'|(?:Name"?,"?)?(?:Projected Start|Start ?\()|Range"?,"?(?:Style|Total)|NVTX Range"?,"?Style'
     rb'|PID"?,"?TID"?,"?DevId|API Start ?\()[^\n]*'
 )
 #: The same tables in columns for people, as they are printed without --format.
-FOR_PEOPLE = re.compile(rb"^ *(?:Time ?\(%\) {2,}Total Time|Total \(\w+\) {2,}\w|Start \(\w+\) {2,}\w)", re.MULTILINE)
+FOR_PEOPLE = regex(rb"^ *(?:Time ?\(%\) {2,}Total Time|Total \(\w+\) {2,}\w|Start \(\w+\) {2,}\w)", re.MULTILINE)
 #: Kernels queried from the database itself, without the join that gives them names.
-NUMBERED_KERNELS = re.compile(rb'^"?(?:short|demangled|mangled)Name"?,[^\n]*\n"?\d+"?,', re.IGNORECASE)
-_LABEL = re.compile(r"^\s*(?P<label>.*?)\s*(?:\((?P<unit>[^()]*)\))?\s*$")
-_NUMBER = re.compile(r"^-?[\d.,]+$")
+NUMBERED_KERNELS = regex(rb'^"?(?:short|demangled|mangled)Name"?,[^\n]*\n"?\d+"?,', re.IGNORECASE)
+_LABEL = regex(r"^\s*(?P<label>.*?)\s*(?:\((?P<unit>[^()]*)\))?\s*$")
+_NUMBER = regex(r"^-?[\d.,]+$")
 _LONGEST_LABEL = 200
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import polars as pl
 
+from stepscope.core.patterns import regex
 from stepscope.readers.nsight.nsys_stats_files import HEADER, RENAMED, Column, columns_of
 
 if TYPE_CHECKING:
@@ -21,10 +22,10 @@ if TYPE_CHECKING:
 
     from stepscope.readers.common.source import IssueLog
 
-_STATED = re.compile(r"(\w+)\.py\b|'(\w+)' stats report|\((\w+)\):\s*$")
+_STATED = regex(r"(\w+)\.py\b|'(\w+)' stats report|\((\w+)\):\s*$")
 _OTHER = rb"Processing \[|Running \[|SKIPPED|Generat|NOTICE|Export|\[\d+/\d+\]| \*\* |\r?\n"
-_END = re.compile(rb"\n(?=" + _OTHER + rb")")
-_SKIPPED = re.compile(rb"^SKIPPED: *(?:\S+ )?([^\r\n]*)", re.MULTILINE)
+_END = regex(rb"\n(?=" + _OTHER + rb")")
+_SKIPPED = regex(rb"^SKIPPED: *(?:\S+ )?([^\r\n]*)", re.MULTILINE)
 #: What one of a unit is in ns or in bytes. Prefixes are decimal, but for those that say that they are not.
 _UNITS = {
     "ns": {
@@ -41,7 +42,7 @@ _UNSAID = {"ns": "ns", "bytes": "kib"}
 _NO_MEASURE = ("", "%")
 _BLOCK = 8 << 20
 _MOST_LINES = 50
-_ANYTHING = re.compile(rb"\S")
+_ANYTHING = regex(rb"\S")
 
 
 class Printed(msgspec.Struct, frozen=True):

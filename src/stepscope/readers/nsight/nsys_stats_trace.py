@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -10,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.core.names import is_tensor_core, map_names, transfer_kind
+from stepscope.core.patterns import regex
 from stepscope.core.schema import KERNELS, TRANSFERS
 from stepscope.core.table import Name
 from stepscope.readers.common.columns import ABSENT, device_table
@@ -32,8 +32,8 @@ _LABELS = {
     "thread": ("thread name",), "device": ("device",), "context": ("ctx",), "stream": ("strm",), "src": ("srcmemkd",),
     "dst": ("dstmemkd",),
 }  # fmt: skip
-_DEVICE = re.compile(r"^(?P<name>.*?)\s*\((?P<index>\d+)\)$")
-_RATE = re.compile(r"^(?P<unit>[KMGT]?i?B)(?:ps|/s)$")
+_DEVICE = regex(r"^(?P<name>.*?)\s*\((?P<index>\d+)\)$")
+_RATE = regex(r"^(?P<unit>[KMGT]?i?B)(?:ps|/s)$")
 
 
 def is_events(table: Printed) -> bool:

@@ -6,12 +6,12 @@ are nobody's business: they are neither read nor kept.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 
+from stepscope.core.patterns import regex
 from stepscope.core.schema import COUNTERS
 from stepscope.readers.common.columns import ABSENT, device_table, text_column
 from stepscope.readers.common.span_builder import Tracks, unique
@@ -30,8 +30,8 @@ _BITS = 24
 _MASK = (1 << _BITS) - 1
 _CORRELATION_BITS = 33
 _NVTX_THREAD_NAME = 39
-_MPI_RANK = re.compile(r"^MPI Rank (\d{1,9})$")
-_BRACKETS = re.compile(r"^(.*?)\s*\[(.*)\]$")
+_MPI_RANK = regex(r"^MPI Rank (\d{1,9})$")
+_BRACKETS = regex(r"^(.*?)\s*\[(.*)\]$")
 _GPU_COLUMNS = ("id", "name", "cuDevice", "smCount", "totalMemory", "computeMajor", "computeMinor")
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
+from stepscope.core.patterns import regex
 from stepscope.readers.formats import OBJECT, PACKING, Format, Sign
 
 #: The first field of a profile is the version of its schema, three numbers with dots; then comes the cycle's index.
-PADDLE_PROTOBUF = re.compile(rb"\n[\x05-\x0b]\d{1,3}\.\d{1,3}\.\d{1,3}(?:\x10|\x1a|\"|\*|\Z)")
+PADDLE_PROTOBUF = regex(rb"\n[\x05-\x0b]\d{1,3}\.\d{1,3}\.\d{1,3}(?:\x10|\x1a|\"|\*|\Z)")
 
 FORMATS = (
     Format(
@@ -16,13 +15,13 @@ FORMATS = (
         module="paddle.reader",
         signs=(
             Sign(1.0, PADDLE_PROTOBUF),
-            Sign(0.99, OBJECT, (b'"schemaVersion"',), re.compile(rb'"span_ind(?:e)?x"\s*:'), within=4096),
+            Sign(0.99, OBJECT, (b'"schemaVersion"',), regex(rb'"span_ind(?:e)?x"\s*:'), within=4096),
         ),
         provides=(
             "devices", "tracks", "spans", "ops", "kernels", "transfers", "collectives", "allocations", "reservations",
             "stacks", "steps", "issues",
         ),
-        copies=(re.compile(r"(?i)\.pb" + PACKING), re.compile(r"(?i)\.json" + PACKING)),
+        copies=(regex(r"(?i)\.pb" + PACKING), regex(r"(?i)\.json" + PACKING)),
         cacheable=True,
         endings=(".pb", ".json"),
     ),

@@ -7,7 +7,6 @@ by thread, each breadth first. A link is a row of the table that it points into,
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ import numpy as np
 from msgspec import Raw, Struct
 from msgspec import field as renamed
 
+from stepscope.core.patterns import regex
 from stepscope.readers.common.columns import ABSENT, Interned, columns_of
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     ),
     "arguments": ("host", "shapes", "types", "stack"),
 }  # fmt: skip
-_DIGITS = re.compile(r"\d{1,18}")
+_DIGITS = regex(r"\d{1,18}")
 _PER_NS = {"ns": 1.0, "us": 1e3, "ms": 1e6}
 _MOST_NS = 2.0**61
 _AXES = tuple(f"{what}_{axis}" for what in ("grid", "block") for axis in "xyz")

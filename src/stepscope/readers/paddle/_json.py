@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 
 from stepscope.core.intervals import enclosing
+from stepscope.core.patterns import regex
 from stepscope.readers.chrome.salvage import FAILS, repaired
 from stepscope.readers.common.columns import ABSENT
 from stepscope.readers.paddle._columns import COLUMNS, Event, Events, Recording
@@ -36,16 +37,16 @@ BLOCK = 1 << 18
 _BLOCKS = msgspec.json.Decoder(list[Event], strict=False)
 _ELEMENT = msgspec.json.Decoder(Event, strict=False)
 #: Paddle begins each element with its name.
-_BORDER = re.compile(rb'\}\s*,\s*(?=\{\s*"name"\s*:|\{\s*\}\s*$)')
+_BORDER = regex(rb'\}\s*,\s*(?=\{\s*"name"\s*:|\{\s*\}\s*$)')
 #: A text that was not escaped reaches to where the line goes on as Paddle writes it.
-_TEXT_BEGINS = re.compile(rb'"(?:name|callstack)"\s*:\s*"')
-_TEXT_ENDS = re.compile(rb'"(?:\s*,\s*"(?:pid|id)"\s*:|[^\S\n]*\n\s*\})')
-_TO_ESCAPE = re.compile(rb'["\\\x00-\x1f]')
-_ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
+_TEXT_BEGINS = regex(rb'"(?:name|callstack)"\s*:\s*"')
+_TEXT_ENDS = regex(rb'"(?:\s*,\s*"(?:pid|id)"\s*:|[^\S\n]*\n\s*\})')
+_TO_ESCAPE = regex(rb'["\\\x00-\x1f]')
+_ARRAY = regex(rb'"traceEvents"\s*:\s*\[')
 #: The end of the array: Paddle puts an empty object there, and in any case only there a bracket follows a brace.
-_ENDS = (re.compile(rb"\{\s*\}(\s*\])"), re.compile(rb"\}(\s*\])\s*(?:,\s*\"|\}\s*\Z)"))
+_ENDS = (regex(rb"\{\s*\}(\s*\])"), regex(rb"\}(\s*\])\s*(?:,\s*\"|\}\s*\Z)"))
 _TAIL = 1 << 16
-_PAIR = re.compile(rb'^\s*"(.*)"\s*:\s*"(.*)"\s*,?\s*$', re.MULTILINE)
+_PAIR = regex(rb'^\s*"(.*)"\s*:\s*"(.*)"\s*,?\s*$', re.MULTILINE)
 #: Up to here single precision holds thousandths of µs exactly.
 _EXACT_NS = 8_192_000
 _MOST_US = 2**51

@@ -7,7 +7,6 @@ Paddle's word for each.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -16,6 +15,7 @@ import polars as pl
 
 from stepscope.core import names
 from stepscope.core.arrays import distinct_values
+from stepscope.core.patterns import regex
 from stepscope.core.schema import (
     ALLOCATIONS,
     COLLECTIVES,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from stepscope.readers.paddle._columns import Columns
 
 
-_PLACE = re.compile(r"Place\((?P<kind>\w+?)(?::(?P<index>\d{1,4}))?\)")
+_PLACE = regex(r"Place\((?P<kind>\w+?)(?::(?P<index>\d{1,4}))?\)")
 _MOST_DEVICES = 1 << 16
 _AXES = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "registers", "shared_bytes")
 _RATES = ("blocks_per_sm", "warps_per_sm", "est_occupancy_ratio")
@@ -61,7 +61,7 @@ CATEGORY = {
     "PythonUserDefined": "user_range",
     "PythonOp": "python",
 }
-_STEP = re.compile(r"ProfileStep#(\d{1,9})")
+_STEP = regex(r"ProfileStep#(\d{1,9})")
 
 
 class Tracks(msgspec.Struct, frozen=True):

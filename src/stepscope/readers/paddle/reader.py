@@ -6,13 +6,13 @@ precision, and writes names without escaping them.
 
 from __future__ import annotations
 
-import re
 from itertools import chain
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from stepscope.core.errors import CorruptInput
 from stepscope.core.files import rank_in
+from stepscope.core.patterns import regex
 from stepscope.core.trace import Meta, Trace
 from stepscope.readers.common.protobuf import Wire
 from stepscope.readers.common.source import IssueLog, give_back
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from stepscope.readers.paddle._columns import Recording
 
 _HEAD = 64
-_WORKER = re.compile(r"host_(?P<host>.+?)pid_\d+(?:_time_|\.|$)")
+_WORKER = regex(r"host_(?P<host>.+?)pid_\d+(?:_time_|\.|$)")
 _YEAR_2001_NS, _YEAR_2100_NS = 10**18, 41 * 10**17
 
 

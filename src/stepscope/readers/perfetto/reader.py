@@ -15,6 +15,7 @@ import numpy as np
 from stepscope.core.arrays import distinct_values
 from stepscope.core.errors import CorruptInput
 from stepscope.core.files import rank_in
+from stepscope.core.patterns import regex
 from stepscope.core.trace import Meta, Trace
 from stepscope.readers.chrome.event_columns import SIDE_COLUMNS, TABLES_OF, Columns
 from stepscope.readers.chrome.events import CALL, DEVICE, LANE, METRICS, kind_of
@@ -50,20 +51,20 @@ if TYPE_CHECKING:
 _SYNC, _COPY, _FILL, _CALL = "cuda_sync_kind", "copy kind", "memory kind", "cbid"
 _OF_OPERATORS = ("External id", "Record function id", "Ev Idx", "Sequence number", "Input Dims")
 _KEYS = tuple(key.encode() for key in (*ATTRIBUTES_OF, _SYNC, _COPY, _FILL, _CALL, *_OF_OPERATORS))
-_GPU = re.compile(r"GPU (\d+)")
-_STREAM = re.compile(r"(?i)stream\s*#?(-?\d+)")
+_GPU = regex(r"GPU (\d+)")
+_STREAM = regex(r"(?i)stream\s*#?(-?\d+)")
 #: rocprofv3's tracks of a device: its number, and that of the stream, queue or thread.
-_ROCM = re.compile(
+_ROCM = regex(
     r"(?:COMPUTE|COPY to) \w+ \[(?P<device>\d+)\] (?:STREAM|QUEUE|THREAD) \[(?P<stream>\d+)\] *\(?(?P<type>\w+)"
 )
-_RUNTIME, _DRIVER = re.compile(r"(?:cuda|hip|cnrt|musa|sycl)[A-Z]"), re.compile(r"cu[A-Z]|cnInvoke|cnMem")
-_PYTHON = re.compile(r"<built-in |nn\.Module: |.*\.py\(\d+\): ")
+_RUNTIME, _DRIVER = regex(r"(?:cuda|hip|cnrt|musa|sycl)[A-Z]"), regex(r"cu[A-Z]|cnInvoke|cnMem")
+_PYTHON = regex(r"<built-in |nn\.Module: |.*\.py\(\d+\): ")
 #: Operators whose names are of no library, and a collective's range, as in `nccl:all_reduce`, which has inputs too.
-_NAMED_OPERATOR = re.compile(
+_NAMED_OPERATOR = regex(
     r"record_param_comms|detach_?\Z|triton_|Torch-Compiled Region|TorchDynamo |AOTDispatcher |Pregraph "
     r"|\w+Backward\d*\Z"
 )
-_COLLECTIVE = re.compile(r"\w+:\w+")
+_COLLECTIVE = regex(r"\w+:\w+")
 #: Side columns that are fractions.
 _FRACTIONS = ("blocks_sm", "warps_sm", "occupancy", "bandwidth")
 _YEAR_2001_NS, _YEAR_2100_NS = 10**18, 41 * 10**17

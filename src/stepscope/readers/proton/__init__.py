@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-
+from stepscope.core.patterns import regex
 from stepscope.readers.formats import KERNEL_METRICS, Format, Sign
 
 FORMATS = (
@@ -14,7 +13,7 @@ FORMATS = (
         signs=(
             Sign(
                 0.95,
-                re.compile(rb"\s*\["),
+                regex(rb"\s*\["),
                 (b'"children"', b'"frame"', b'"metrics"'),
                 test=lambda head: b'"ph"' not in head,
             ),

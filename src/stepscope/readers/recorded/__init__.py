@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ import polars as pl
 
 from stepscope.core import files
 from stepscope.core.errors import StepscopeError
+from stepscope.core.patterns import regex
 from stepscope.readers.formats import OBJECT, Format, Sign
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ STACK_FILES = ("stacks.tsv.gz", "stacks.tsv")
 SCHEDULING = "sched.ring"
 RECORDING = "meta.json"
 #: The process that a profile is of, where it has no rank or others have the same.
-_OF_PROCESS = re.compile(r"(?:^|\.)pid(\d{1,10})\.")
+_OF_PROCESS = regex(r"(?:^|\.)pid(\d{1,10})\.")
 
 
 def side_file(path: str, names: Sequence[str]) -> str | None:
@@ -72,7 +72,7 @@ FORMATS = (
         name="step_costs",
         doc="Costs of steps from a training loop's timer, as JSON: for the Perf Summary of export --to paddle-summary",
         module="recorded.step_costs",
-        signs=(Sign(0.3, OBJECT, pattern=re.compile(rb'"batch_cost_s"\s*:'), within=4096),),
+        signs=(Sign(0.3, OBJECT, pattern=regex(rb'"batch_cost_s"\s*:'), within=4096),),
         provides=("step_costs",),
     ),
     Format(
@@ -80,7 +80,7 @@ FORMATS = (
         doc="counters that `stepscope record` wrote without a profile (counters.csv, .gz, .zst, .parquet)",
         module="recorded.counters",
         signs=(
-            Sign(0.3, re.compile(rb"PAR1"), path=re.compile(r"(?:^|/)counters\.parquet/*\Z")),
+            Sign(0.3, regex(rb"PAR1"), path=regex(r"(?:^|/)counters\.parquet/*\Z")),
             Sign(0.3, columns=tuple(COUNTER_COLUMNS)),
         ),
         provides=("devices", "counters", "issues"),

@@ -6,7 +6,6 @@ function. A trace with events of its own is not made longer by them: they are cu
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from stepscope.core.arrays import distinct_values
 from stepscope.core.errors import StepscopeError
 from stepscope.core.intervals import union
+from stepscope.core.patterns import regex
 from stepscope.core.schema import SCHED, SPANS, TRACKS
 from stepscope.core.trace import extent_ns
 from stepscope.readers.common.source import IssueLog, with_issues
@@ -50,7 +50,7 @@ PREEMPTED, WOKEN = 0, 1
 AT_END = -1
 _END = 3
 #: Names of the kernel's own threads that come often and stay shortly.
-_OF_KERNEL = re.compile(
+_OF_KERNEL = regex(
     r"(?:kworker|ksoftirqd|migration|irq|cpuhp|watchdog|rcu_\w+|rcuo\w|kcompactd|kswapd|jbd2|khugepaged)(?:/|\d*$)"
 )
 _NEVER = np.iinfo(np.int64).max

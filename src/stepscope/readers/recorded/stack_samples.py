@@ -7,7 +7,6 @@ processes once each, and samples that refer to them.
 from __future__ import annotations
 
 import io
-import re
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -15,6 +14,7 @@ import polars as pl
 from stepscope.core import files
 from stepscope.core.errors import CorruptInput, StepscopeError
 from stepscope.core.names import map_names
+from stepscope.core.patterns import regex
 from stepscope.core.schema import STACK_SAMPLES, STACKS
 from stepscope.core.trace import extent_ns
 from stepscope.readers.common.source import IssueLog, Source, with_issues
@@ -37,7 +37,7 @@ _COLUMNS = {
     "text": pl.String(),
     "file": pl.String(),
 }
-_LIBRARIES = re.compile(r"^.*(?:site-packages|dist-packages|/lib/python\d+(?:\.\d+)?t?)/")
+_LIBRARIES = regex(r"^.*(?:site-packages|dist-packages|/lib/python\d+(?:\.\d+)?t?)/")
 _PROFILES = (".pt.trace.json", ".pt.trace.json.gz")
 _THREAD = ("pid", "tid")
 _HINT = "record again with stepscope record --stacks"

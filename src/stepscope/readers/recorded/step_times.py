@@ -5,7 +5,6 @@ record/startup/_stepscope_step_times.py explains the format.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +12,7 @@ import polars as pl
 
 from stepscope.core import files
 from stepscope.core.errors import StepscopeError
+from stepscope.core.patterns import regex
 from stepscope.core.schema import STEP_TIMES
 from stepscope.readers.common.source import IssueLog, Source, with_issues
 from stepscope.readers.recorded import RECORDING, side_file
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from stepscope.core.trace import Trace
 
-_NAME = re.compile(r"pid\d{1,10}(?:\.loop)?\.steps")
+_NAME = regex(r"pid\d{1,10}(?:\.loop)?\.steps")
 _MAGIC = b"STEPEND1"
 _HEADER = np.dtype([("magic", "S8"), ("unix_ns", "<i8"), ("clock_ns", "<i8"), ("pid", "<i4"), ("rank", "<i4")])
 _MARK = np.dtype([("took_us", "<u4"), ("n_steps", "<u2"), ("source", "u1"), ("flags", "u1")])

@@ -6,6 +6,7 @@ import re
 
 from stepscope.core import files
 from stepscope.core.errors import StepscopeError
+from stepscope.core.patterns import regex
 from stepscope.readers.common.source import head_of
 from stepscope.readers.formats import LIST, OBJECT, PACKING, Format, Sign
 
@@ -13,15 +14,15 @@ from stepscope.readers.formats import LIST, OBJECT, PACKING, Format, Sign
 REQUEST_FILES = tuple(f"requests.{ending}{packing}" for ending in ("jsonl", "json") for packing in ("", ".gz", ".zst"))
 #: The scrapes that `record --metrics` leaves in the folder of a profile.
 RECORDED_METRICS = ("metrics.prom.gz", "metrics.prom")
-METRICS = re.compile(
+METRICS = regex(
     rb"^[ \t]*(?:# TYPE [a-zA-Z_:][\w:]* (?:counter|gauge|histogram|summary|untyped|unknown|info)\b"
     rb"|[a-zA-Z_:][\w:]*\{\w+=\"[^\n]*\}[ \t]+[-+.\d])",
     re.MULTILINE,
 )
 _ENDINGS = (".prom", ".metrics", ".txt")
-_DIGITS = re.compile(r"\d+")
+_DIGITS = regex(r"\d+")
 #: Fields that only requests have, and those of a benchmark's result.
-_OF_REQUESTS = re.compile(
+_OF_REQUESTS = regex(
     rb'"(?:ttfts?|itls?|time_to_first_token\w*|(?:mean_)?(?:inter_token_latency|itl|ttft|tpot)\w*|e2e_latency\w*|e2el\w*'
     rb"|queue_time\w*|time_in_queue|first_token_(?:time|ts|latency)\w*|time_per_output_token\w*|request_throughput"
     rb"|prefill_finished_\w+|request_latency\w*|end_to_end_latency\w*|response_timestamps|number_output_tokens"

@@ -9,16 +9,17 @@ SGLang, TensorRT-LLM (`perf_metrics`), llama.cpp (`timings`) and Ollama, as of 2
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
+
+from stepscope.core.patterns import regex
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 SECOND = 1e9
-_UNIT = re.compile(r"_(ns|us|ms|s|secs?|seconds?)\Z")
+_UNIT = regex(r"_(ns|us|ms|s|secs?|seconds?)\Z")
 _NS_OF = {"ns": 1.0, "us": 1e3, "ms": 1e6}
 #: What each field is called, names without the unit at their end. Of several in one row the first here counts.
 _NAMES = {

@@ -8,7 +8,6 @@ if they have one, else that of the mark before it (`# scraped UNIX_NS`, where a 
 from __future__ import annotations
 
 import math
-import re
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import polars as pl
 
 from stepscope.core import files
 from stepscope.core.errors import CorruptInput
+from stepscope.core.patterns import regex
 from stepscope.core.prometheus import EXEMPLAR, OF_NAME, SAMPLE, SCRAPED
 from stepscope.core.request_tables import HISTOGRAMS
 from stepscope.core.schema import COUNTERS
@@ -27,7 +27,7 @@ FORMAT = "metrics"
 _LE = r'(?:^|,)\s*le="([^"]*)"'
 _OF_NAME = rf'(?:^|,)\s*(?:{"|".join(OF_NAME)})="([^"]*)"'
 _HISTOGRAM = r"_(?:bucket|sum|count)$"
-_TIME = re.compile(r"(?<!\d)(1\d{9}|1\d{12}|1\d{15}|1\d{18})(?!\d)")
+_TIME = regex(r"(?<!\d)(1\d{9}|1\d{12}|1\d{15}|1\d{18})(?!\d)")
 _MOST_SCRAPES, _MOST_S, _MOST_MS = 100_000, 1e11, 1e13
 
 

@@ -8,13 +8,13 @@ SGLang's with `--output-details`), and an object for each request: as lines, as 
 from __future__ import annotations
 
 import contextlib
-import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import polars as pl
 
 from stepscope.core.errors import CorruptInput, StepscopeError
+from stepscope.core.patterns import regex
 from stepscope.core.request_tables import REQUESTS
 from stepscope.core.trace import Meta, Trace, extent_ns
 from stepscope.readers.common.source import IssueLog, with_issues
@@ -42,7 +42,7 @@ _LISTS = ("requests", "results", "records", "per_request", "details", "data", "o
 _RUNS = ("benchmarks", "experiments")
 _SUCCESSFUL = "successful"
 #: A text that is not empty, in a part of a streamed answer.
-_TEXT, _SOME_TEXT = re.compile(r'"(?:content|text|reasoning\w*)"\s*:\s*"[^"]'), '"text": "a"'
+_TEXT, _SOME_TEXT = regex(r'"(?:content|text|reasoning\w*)"\s*:\s*"[^"]'), '"text": "a"'
 _OF_LISTS = ("ttfts", "itls", "input_lens", "output_lens", "latencies", "e2e_latencies")
 _SAMPLES, _SAMPLED_BYTES, _MOST_LETTERS = 8, 1 << 16, 300
 #: A text with a line that is not as it should be is divided into so many parts, unless it is so small.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-
+from stepscope.core.patterns import regex
 from stepscope.readers.formats import SQLITE, Format, Sign
 from stepscope.readers.rocm import rocprof_files
 
@@ -14,8 +13,8 @@ FORMATS = (
         module="rocm.rocprof",
         signs=(
             Sign(1.0, SQLITE, (b"rocpd_",)),
-            Sign(1.0, re.compile(rb"\s*\{"), (b'"rocprofiler-sdk-tool"',)),
-            Sign(1.0, re.compile(rb"(?!\s*\{)"), test=rocprof_files.is_csv, superseded=0.3),
+            Sign(1.0, regex(rb"\s*\{"), (b'"rocprofiler-sdk-tool"',)),
+            Sign(1.0, regex(rb"(?!\s*\{)"), test=rocprof_files.is_csv, superseded=0.3),
         ),
         provides=("devices", "tracks", "spans", "ops", "kernels", "transfers", "kernel_metrics", "issues"),
         companion_files=rocprof_files.family,

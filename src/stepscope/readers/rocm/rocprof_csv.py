@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import io
-import re
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from stepscope.core.errors import CorruptInput, UnknownFormat
+from stepscope.core.patterns import regex
 from stepscope.readers.common.source import Source
 from stepscope.readers.rocm.rocprof_files import family, has_header, kind_of
 from stepscope.readers.rocm.rocprof_records import AGENTS, AXES, CALLS, COPIES, DISPATCHES, METRICS, Records, stacked
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from stepscope.readers.common.source import IssueLog
 
-_AGENT = re.compile(r"^(?:Agent|GPU)\s+")
+_AGENT = regex(r"^(?:Agent|GPU)\s+")
 #: Columns of rocprof-compute's table that are no counters.
-_PMC_FACTS = re.compile(
+_PMC_FACTS = regex(
     r"^(?:Dispatch_ID|Kernel_Name|GPU_ID|Grid_Size|Workgroup_Size|LDS_Per_Workgroup|Scratch_Per_Workitem|Arch_VGPR"
     r"|Accum_VGPR|SGPR|queue-\w+|[pt]id|sig|\w+Ns|(?:Start|End)_Timestamp|(?:wave_size|obj|Correlation_ID)(?:_\d+)?)$"
 )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stepscope.core.errors import UnknownFormat, UnsupportedVersion
+from stepscope.core.patterns import regex
 from stepscope.readers.rocm.rocprof_records import AGENTS, AXES, CALLS, COPIES, DISPATCHES, METRICS, Records, stacked
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from stepscope.readers.common.sqlite import Database
 
-_OPERATOR = re.compile(r"^aten::\w+$")
+_OPERATOR = regex(r"^aten::\w+$")
 
 
 def read_database(db: Database, label: str) -> Records:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from stepscope.core.patterns import regex
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -20,7 +21,7 @@ _HEADERS = {
     "stats": ("Name", "Calls", "TotalDurationNs"),
     "pmc_perf": ("Dispatch_ID", "Kernel_Name", "GPU_ID", "Grid_Size"),
 }
-_FILE = re.compile(
+_FILE = regex(
     r"^(?:(?P<prefix>.*)_)?(?P<kind>kernel_trace|counter_collection|memory_copy_trace|agent_info"
     r"|(?:hip_api|hip_runtime_api|hip_compiler_api|hsa_api|hsa_core_api|marker_api|rccl_api)_trace)\.csv$"
 )

@@ -18,6 +18,7 @@ from stepscope.core import intervals
 from stepscope.core.arrays import distinct_values
 from stepscope.core.hardware import known
 from stepscope.core.names import is_tensor_core, transfer_kind
+from stepscope.core.patterns import regex
 from stepscope.core.schema import ALLOCATIONS, DEVICE_TYPES, DEVICES, HLO_OPS, KERNEL_METRICS, KERNELS, STEPS, TRANSFERS
 from stepscope.readers.common.columns import ABSENT, nullable, text_column
 from stepscope.readers.common.span_builder import (
@@ -51,15 +52,15 @@ if TYPE_CHECKING:
     Rows = NDArray[np.int64]
     Flags = NDArray[np.bool_]
 
-_DEVICE = re.compile(r"/device:(?P<type>[A-Za-z]+):(?P<index>\d{1,5})(?: .*)?")
-_STREAM = re.compile(r"Stream #(\d{1,9})")
+_DEVICE = regex(r"/device:(?P<type>[A-Za-z]+):(?P<index>\d{1,5})(?: .*)?")
+_STREAM = regex(r"Stream #(\d{1,9})")
 _OPERATIONS, _STEPS = "XLA Ops", "Steps"
 _MEMORY = {"MemoryAllocation": 1, "MemoryDeallocation": -1}
-_ALLOCATOR = re.compile(r"(?i)(?:GPU|TPU|device)[_:](\d{1,5})")
-_FRAMEWORK_OP = re.compile(r"[\w.][\w.\\/>-]*:\w+")
-_INPUT = re.compile(r"IteratorGetNext(?:AsOptional)?Op::DoCompute")
-_LAUNCH = re.compile(r"(\w+):([\d.]+(?:,\d+)*)")
-_BYTES = re.compile(r"\bsize:(\d{1,15})")
+_ALLOCATOR = regex(r"(?i)(?:GPU|TPU|device)[_:](\d{1,5})")
+_FRAMEWORK_OP = regex(r"[\w.][\w.\\/>-]*:\w+")
+_INPUT = regex(r"IteratorGetNext(?:AsOptional)?Op::DoCompute")
+_LAUNCH = regex(r"(\w+):([\d.]+(?:,\d+)*)")
+_BYTES = regex(r"\bsize:(\d{1,15})")
 #: XLA once wrote it without a t.
 _BANDWIDTH = ("peak_hbm_bw_gigabytes_per_second", "peak_hbm_bw_gigabyes_per_second")
 #: Metrics of a kernel, and the statistics that they come from.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
 import polars as pl
 
+from stepscope.core.patterns import regex
 from stepscope.core.units import count, duration, percent
 from stepscope.renderers.figures._style import CLEAR, NO_CLASS, PALETTE, broken, clipped, layout
 from stepscope.renderers.figures.figure import Drawn, Figure, Link
@@ -20,9 +20,9 @@ _INK = "#10161c"
 #: Grey is for what is left over.
 _HUES = [colour for colour in PALETTE if len({colour[1:3], colour[3:5], colour[5:7]}) > 1]
 #: Where a frame's code is: `name (file.py:12)`, `file.py:12 name`, `file.py(12): name`.
-_FILE = re.compile(r"[^\s()\[\]]+\.\w{1,4}(?=[:(])|[^\s()\[\]]+\.(?:py|so|cpp|c|h)\b")
+_FILE = regex(r"[^\s()\[\]]+\.\w{1,4}(?=[:(])|[^\s()\[\]]+\.(?:py|so|cpp|c|h)\b")
 
-_FOLDERS = re.compile(r"[^\s()\[\]<>]*/(?=[\w.-]+\.\w)")
+_FOLDERS = regex(r"[^\s()\[\]<>]*/(?=[\w.-]+\.\w)")
 
 
 class _Node(NamedTuple):

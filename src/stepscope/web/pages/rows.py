@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,6 +14,7 @@ from starlette.responses import Response
 from stepscope import renderers
 from stepscope.core.errors import StepscopeError, UnknownName
 from stepscope.core.names import shorten, shorten_column
+from stepscope.core.patterns import regex
 from stepscope.core.report import Block
 from stepscope.renderers.cells import cells, labels
 
@@ -29,7 +29,7 @@ _LONGEST = 2_000
 _NAME, _HALF, _NARROW = 52, 27, 22
 _FRAME = 44  # characters of a frame in a stack
 #: A function with its parameters, as in 'reduce(float*, int)'.
-_FUNCTION = re.compile(r"[\w:~]+\(")
+_FUNCTION = regex(r"[\w:~]+\(")
 
 
 class Head(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from stepscope.api import verbs
 from stepscope.core.errors import StepscopeError
+from stepscope.core.patterns import regex
 from stepscope.renderers import figures
 from stepscope.web.pages.first_tables import Frames
 from stepscope.web.pages.highlights import cards
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
 
 
 _TIMELINE = ("layout.js", "marks.js", "panel.js", "timeline.js")
-_IMPORT = re.compile(r"^import [^;]*;\n", re.MULTILINE)
-_EXPORT = re.compile(r"^export ", re.MULTILINE)
+_IMPORT = regex(r"^import [^;]*;\n", re.MULTILINE)
+_EXPORT = regex(r"^export ", re.MULTILINE)
 _PAGE_MODULES = ("source.js", "sorting.js", "charts.js", "page.js")
 _MOST_SPANS = 30_000
 _MOST_POINTS = 60_000

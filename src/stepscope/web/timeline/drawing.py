@@ -21,6 +21,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.core.names import shorten
+from stepscope.core.patterns import regex
 from stepscope.core.report import printable
 from stepscope.web.timeline.level_of_detail import View, counts_between, pixel_edges, window
 
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 _LONGEST_NAME = 400
 _DRAWN_NAME = 80
 #: What PyTorch calls a Python frame.
-_FRAME = re.compile(r"(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)", re.DOTALL)
+_FRAME = regex(r"(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)", re.DOTALL)
 #: Pixels of a stretch with too many spans, and of sampled lines where all spans are in full.
 _FINEST, _COARSEST = 32_000, 500
 _LINE_PIXELS = 1_500

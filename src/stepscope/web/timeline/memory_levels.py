@@ -7,7 +7,6 @@ look-up for each pixel and group.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -17,6 +16,7 @@ import polars as pl
 from stepscope.analyses.common.device_work import label_devices
 from stepscope.analyses.memory.snapshots import CATEGORIES, about_stacks, levels_of, lives_of
 from stepscope.core.errors import MissingTable, StepscopeError
+from stepscope.core.patterns import regex
 from stepscope.core.report import printable
 from stepscope.web.timeline.drawing import pack
 from stepscope.web.timeline.level_of_detail import pixel_edges
@@ -37,7 +37,7 @@ _MOST_STACKS = 11
 _MOST_HOLDERS = 40
 _MOST_BLOCKS = 20_000
 _LONGEST_LINE = 80
-_FOLDERS = re.compile(r"\([^()]*/")
+_FOLDERS = regex(r"\([^()]*/")
 _NEVER = np.iinfo(np.int64).max
 
 
