@@ -91,3 +91,9 @@ def test_rows_are_put_into_the_order_of_their_numbers_or_times():
     assert in_order(TRACKS, tracks.reverse())["track_id"].to_list() == [0, 1]
     issues = TABLES["issues"].conform(pl.DataFrame({"code": ["b", "a"]}))
     assert in_order(TABLES["issues"], issues).equals(issues)
+
+
+def test_columns_come_in_the_order_of_their_table():
+    issues = TABLES["issues"].conform(pl.DataFrame({"code": ["b", "a"]}))
+    turned = issues.select("example", "count", pl.lit(1).alias("new"), "severity", "code")
+    assert in_order(TABLES["issues"], turned).columns == [*issues.columns, "new"]

@@ -29,6 +29,7 @@ _NOISE = regex(
     r"|accelerator|oam)\b|\((?:r|tm|c)\)|[®™]",
     re.IGNORECASE,
 )
+_BLANKS = str.maketrans("-_/,", "    ")
 #: A device reports a little less memory than its data sheet (whose GB are GiB), because it reserves some for itself.
 _MEMORY_RATIO = (0.93, 1.02)
 #: Clocks that differ less are the same, rounded otherwise.
@@ -101,7 +102,7 @@ class Hardware(msgspec.Struct, frozen=True):
         if not name:
             return "the trace does not name its device"
         plain = _plain(name)
-        fits = [a for a in self.accelerators if _matches(plain, (*a.match, re.escape(_plain(a.name))))]
+        fits = [a for a in self.accelerators if plain == _plain(a.name) or _matches(plain, a.match)]
         if not fits:
             reason = next((w.reason for w in self.withheld if _matches(plain, w.match)), None)
             return reason or self._unknown(name)
@@ -148,7 +149,7 @@ def _near(memory_bytes: int, accelerator: Accelerator) -> bool:
 
 def _plain(name: str) -> str:
     """A name without the maker's additions, in lower case, with single spaces."""
-    return " ".join(re.sub(r"[-_/,]", " ", _NOISE.sub(" ", name)).lower().split())
+    return " ".join(_NOISE.sub(" ", name).translate(_BLANKS).lower().split())
 
 
 def _matches(plain: str, patterns: Sequence[str]) -> bool:
@@ -182,7 +183,8 @@ def with_file(path: str | None) -> Hardware:
 
 def _replaced(ours: Accelerator, given: Sequence[Accelerator]) -> bool:
     """Whether a product of the user matches the name of ours."""
-    return any(_matches(_plain(ours.name), (*a.match, re.escape(_plain(a.name)))) for a in given)
+    name = _plain(ours.name)
+    return any(name == _plain(a.name) or _matches(name, a.match) for a in given)
 
 
 def _decoded(text: bytes, path: str) -> _File:

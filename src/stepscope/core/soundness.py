@@ -70,7 +70,9 @@ def is_numbered(table: Table) -> bool:
 
 
 def in_order(table: Table, frame: pl.DataFrame) -> pl.DataFrame:
-    """The rows in the order of the table, which is that of its first column if this is a row number or a time."""
+    """Columns in the order of the table, others last, and rows by the first if that numbers them or is a time."""
+    known = [name for name in table.dtypes if name in frame.columns]
+    frame = frame[[*known, *(name for name in frame.columns if name not in table.dtypes)]]
     first = table.columns[0].name
     if first not in frame.columns or first not in (*_ROWS_OF, "ts_ns") or frame[first].is_sorted():
         return frame

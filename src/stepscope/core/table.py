@@ -78,7 +78,7 @@ class Table(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def _empty(self) -> pl.DataFrame:
-        return pl.DataFrame(schema=dict(self.dtypes))
+        return pl.DataFrame([pl.Series(name, [], dtype) for name, dtype in self.dtypes.items()])
 
     def empty(self) -> pl.DataFrame:
         """A frame of this table without rows."""

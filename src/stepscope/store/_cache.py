@@ -19,7 +19,6 @@ import time
 import warnings
 import weakref
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -50,8 +49,7 @@ class Entry(msgspec.Struct, frozen=True):
     used_unix_ns: int
 
 
-@dataclass(slots=True)
-class _Usage:
+class _Usage(msgspec.Struct):
     """How many bytes a folder holds, as far as this process knows, and how many of them it has added."""
 
     now_bytes: int

@@ -177,6 +177,17 @@ def test_work_without_a_launch_record_counts_where_it_runs():
     assert row["reason"].startswith("no operator")
 
 
+def test_work_that_lies_in_no_step_belongs_to_none():
+    before = spans_of(
+        (HOST, 100, 10, "aten::mm", "operator"),
+        kernel(STREAM_7, 50, 500, "gemm"),
+        op_id=[None, None],
+        step=[None, None],
+    )
+    row = only(got(spans=before, steps=STEPS_2.tail(1)))
+    assert (row["step"], row["product_ns"], row["reason"]) == (2, 0, NO_PRODUCTS)
+
+
 def test_peaks_may_be_given(tmp_path):
     mine = {"name": "Mine", "memory_bytes_per_s": 1e12, "tensor": {"bf16": 1e15}}
     path = tmp_path / "mine.json"

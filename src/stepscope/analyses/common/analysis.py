@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import msgspec
 
@@ -14,6 +13,7 @@ from stepscope.core.schema import TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import FunctionType
 
     import polars as pl
 
@@ -83,8 +83,8 @@ def analysis_of(
 
     Those with a default are `optional`.
     """
-    parameters = inspect.signature(run).parameters.values() if scope == "trace" else ()
-    tables = [one for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
-    inputs = tuple(TABLES[one.name] for one in tables if one.default is one.empty)
-    optional = tuple(TABLES[one.name] for one in tables if one.default is not one.empty)
-    return Analysis(output.name, doc, inputs, output, run, optional, needs_clock, scope)
+    function = cast("FunctionType", run)  # its signature takes long to make, for each analysis that is imported
+    names = function.__code__.co_varnames[: function.__code__.co_argcount] if scope == "trace" else ()
+    n_inputs = len(names) - len(function.__defaults__ or ())
+    inputs, optional = ([TABLES[name] for name in some] for some in (names[:n_inputs], names[n_inputs:]))
+    return Analysis(output.name, doc, tuple(inputs), output, run, tuple(optional), needs_clock, scope)

@@ -140,7 +140,7 @@ def _steps_of(work: pl.DataFrame, windows: pl.DataFrame) -> pl.Series:
     if windows["step"].null_count():  # no steps: the one window is the recording
         return pl.Series("step", [None] * work.height, pl.Int32)
     at = locate((windows["ts_ns"].to_numpy(), windows["end_ns"].to_numpy()), work["ts_ns"].to_numpy())
-    ran = windows["step"][pl.Series(np.maximum(at, 0)).set(pl.Series(at < 0), None)]
+    ran = windows["step"][pl.Series(np.maximum(at, 0).astype(np.uint32)).set(pl.Series(at < 0), None)]
     return work.select(step=pl.when(pl.col("launch_id").is_null()).then(ran).otherwise("step"))["step"]
 
 

@@ -100,7 +100,7 @@ def device_memory(allocations: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFram
     ends = starts + rows["dur_ns"].to_numpy()
     growth, peak_step = list[float | None](), list[int | None]()
     for device_id, peak_ns in totals[["device_id", "peak_ts_ns"]].iter_rows():
-        mine = filtered(events[["ts_ns", "allocated_bytes"]], events["device_id"] == device_id)
+        mine = filtered(events[["ts_ns", "allocated_bytes"]], events["device_id"].eq_missing(device_id))
         # Before the first event, at index -1, nothing is known.
         level = np.append(mine["allocated_bytes"].cast(pl.Float64).to_numpy(), np.nan)
         more = np.diff(level[np.searchsorted(mine["ts_ns"].to_numpy(), np.sort(ends), side="right") - 1])

@@ -6,7 +6,6 @@ whole arrays. Both give the same columns, but for the order in which recurring v
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -58,8 +57,7 @@ _COMPLETE, _START = ord("X"), ord("s")
 _INSTANT = [ord("i"), ord("I")]
 
 
-@dataclass(slots=True)
-class Decoded:
+class Decoded(msgspec.Struct):
     """The columns of a document, or of a part of it, and its other fields.
 
     `has_decimals` says whether the first duration has any; None without durations. Elements that are not valid JSON are

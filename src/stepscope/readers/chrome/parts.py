@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from stepscope.core import files
 from stepscope.core.errors import StepscopeError

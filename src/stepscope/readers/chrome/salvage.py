@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -38,12 +37,11 @@ FAILS = (msgspec.DecodeError, RecursionError, UnicodeError, OverflowError)
 _BLANK = b" \t\r\n,"
 
 
-@dataclass(slots=True)
-class Salvage:
+class Salvage(msgspec.Struct):
     """What a damaged block still held. `end` is where the array closed inside the text, if it did."""
 
-    events: list[AnyEvent] = field(default_factory=list)
-    pieces: list[bytes] = field(default_factory=list)
+    events: list[AnyEvent] = []
+    pieces: list[bytes] = []
     end: int | None = None
     n_lost: int = 0
     n_commas: int = 0

@@ -8,10 +8,10 @@ from __future__ import annotations
 import gc
 import zlib
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
+import msgspec
 import polars as pl
 
 from stepscope.core import files
@@ -77,8 +77,7 @@ _ZIP_HEADER = 30
 _LEAST_BYTES = 50_000_000
 
 
-@dataclass(slots=True)
-class Source:
+class Source(msgspec.Struct):
     """One document: a file, or a member of a zip. Iterate `chunks()` once; `damage` says afterwards what was lost."""
 
     path: str
