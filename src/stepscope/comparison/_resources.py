@@ -50,6 +50,8 @@ def counters_around(
     `counters` is a trace's table. The device of the process' own samples becomes `process`. Samples without a number
     and those of `siblings` (processes that are observed by themselves) are left out. kB (of 1024) become bytes.
     """
+    if counters.is_empty():
+        return OBSERVED_COUNTERS.empty()
     device = pl.col("device").cast(pl.String)
     near = counters.filter(
         pl.col("ts_ns").is_between(low_ns - _SECOND, high_ns + _SECOND) & pl.col("value").is_finite()
@@ -74,7 +76,9 @@ def by_cycle(counters: pl.DataFrame, cycles: pl.DataFrame) -> pl.DataFrame:
         frame = pl.DataFrame({"cycle": cycles["cycle"].gather(known), "mu": mu[known], "n_samples": count[known]})
         named = {"device": device, "metric": metric, "unit": unit}
         tables.append(RESOURCES.conform(frame.with_columns(pl.lit(v, pl.String).alias(k) for k, v in named.items())))
-    whole = pl.concat([RESOURCES.empty(), *tables])
+    if not tables:
+        return RESOURCES.empty()
+    whole = pl.concat(tables)
     return pl.concat([whole, _of_workers(whole), _of_neighbours(whole)])
 
 
@@ -113,6 +117,8 @@ def by_function(
 
     `cycles` are the numbers of the cycles. `whole` is the result of `by_cycle`, which has the numbers of samples.
     """
+    if counters.is_empty():
+        return RESOURCES.empty()
     frame = functions.frame.with_columns(cycle=cycles.gather(functions.frame["row"])).with_columns(
         pl.col("device", "name").cast(pl.String), group=pl.int_range(pl.len())
     )
@@ -146,6 +152,8 @@ def scheduled(trace: Trace, pid: int | None, cycles: pl.DataFrame) -> pl.DataFra
     Waits have a second row under the device `behind NAME`, where NAME is another process that had the core meanwhile.
     Empty if scheduling was not recorded.
     """
+    if trace.sched.is_empty():
+        return RESOURCES.empty()
     lanes = trace.tracks.filter(pl.col("pid") == pid)["track_id"] if pid is not None else trace.tracks["track_id"]
     rows = trace.sched.join(trace.spans, on="span_id", how="inner")
     rows = rows.filter(pl.col("track_id").is_in(lanes.implode()))
@@ -183,6 +191,8 @@ def scheduled(trace: Trace, pid: int | None, cycles: pl.DataFrame) -> pl.DataFra
 
 def replaced(sampled: pl.DataFrame, exact: pl.DataFrame) -> pl.DataFrame:
     """RESOURCES with the rows of `exact` in place of the sampled ones of the same device and metric."""
+    if exact.is_empty():
+        return sampled
     keys = ["device", "metric"]
     return pl.concat([sampled.join(exact.select(keys).unique(), on=keys, how="anti", maintain_order="left"), exact])
 
@@ -192,6 +202,8 @@ def held_by_tensors(trace: Trace) -> pl.DataFrame:
 
     Rows as in the table `counters`, in bytes. Some recorders count from the start of the recording.
     """
+    if trace.allocations.is_empty():
+        return COUNTERS.empty()
     events = trace.allocations.filter(pl.col("total_allocated_bytes").is_not_null() & pl.col("ts_ns").is_not_null())
     on_device = pl.col("type") != "cpu"
     where = trace.devices.select(

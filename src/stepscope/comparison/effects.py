@@ -14,7 +14,7 @@ import polars as pl
 from stepscope.comparison.model import EFFECTS
 from stepscope.comparison.statistics import PRIOR_REACH, by_false_discovery, combined, differences
 from stepscope.core.schema import Category
-from stepscope.core.table import Column, Name, Table
+from stepscope.core.table import Column, Name, Table, filtered
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -276,7 +276,7 @@ def _melted(table: pl.DataFrame, name: str, n: float | None, *, unit: str | pl.E
     names = set(table.columns)
     metric = pl.col("metric") if "metric" in names else pl.lit(None, pl.String)
     category = pl.col("category") if "category" in names else pl.lit(None, pl.String)
-    return table.filter(count > 0).select(
+    return filtered(table, table[f"{name}_n"] > 0).select(
         "device", "name", pl.lit(name).alias("measure"), metric.alias("metric"), category.alias("category"),
         (unit if isinstance(unit, pl.Expr) else pl.lit(unit, pl.String)).alias("unit"),
         pl.lit(n is not None).alias("adds_up"), **moments,

@@ -96,7 +96,7 @@ def main_thread(
     all. on_lock_ratio is the part of the function's time in which a thread that was in it held Python's lock, by
     samples of its own, of which n_expected would be such if it held the lock all the time; null without such samples.
     """
-    if pid is None:
+    if pid is None or trace.stack_samples.is_empty():
         return None
     stacks = named(trace.stacks)
     stacks = stacks.with_columns(gets_data(trace.stacks, trace.stack_samples.filter(pl.col("tid") == pid)))

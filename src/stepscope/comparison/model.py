@@ -7,6 +7,7 @@ and never the recording. `Effect` is a difference with its certainty, `Cause` an
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -239,7 +240,7 @@ class Answers(msgspec.Struct, frozen=True):
     idle_ratios: tuple[float, ...] = ()
 
 
-class Observation(msgspec.Struct, frozen=True):
+class Observation(msgspec.Struct, frozen=True, dict=True):
     """One process in one recording, by cycle. Tables are those declared above; empty where the source has none.
 
     `anchor` names what marks the cycles: an annotation, a function, a kernel or a period. `remarks` say what was
@@ -277,7 +278,7 @@ class Observation(msgspec.Struct, frozen=True):
         """Rank of the process in its job."""
         return self.meta.rank
 
-    @property
+    @cached_property
     def complete_cycles(self) -> pl.DataFrame:
         """The complete cycles in order of time, or all if none is complete; `at` is the position among them."""
         complete = self.cycles.filter(pl.col("is_complete").fill_null(value=True))
@@ -292,7 +293,7 @@ class Waits(msgspec.Struct, frozen=True):
     step_ns: float
 
 
-class Pair(msgspec.Struct, frozen=True):
+class Pair(msgspec.Struct, frozen=True, dict=True):
     """A process of the base and its counterpart in the other run, each in every repeat.
 
     `matched_by` says why they belong together: rank, device, only process, similarity. `waits` are
@@ -309,6 +310,19 @@ class Pair(msgspec.Struct, frozen=True):
     def answers_requests(self) -> bool:
         """Whether the process waits for requests most of the time, in the base."""
         return self.waits is not None
+
+    @cached_property
+    def workloads(self) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """WORKLOAD of the base and of the other run, as means over repeats: its keys as text, calls, time (own, ns)."""
+        return _mean_workload(self.base), _mean_workload(self.other)
+
+
+def _mean_workload(runs: tuple[Observation, ...]) -> pl.DataFrame:
+    keys = ["device", "name", "shapes", "types"]
+    time = pl.coalesce("self_ns_per_cycle", "total_ns_per_cycle")
+    rows = [run.workload.select(pl.col(keys).cast(pl.String), calls="calls_per_cycle", time=time) for run in runs]
+    summed = pl.concat(rows).group_by(keys, maintain_order=True).agg(pl.col("calls", "time").sum())
+    return summed.with_columns(pl.col("calls", "time") / max(len(runs), 1))
 
 
 class Effect(msgspec.Struct, frozen=True):

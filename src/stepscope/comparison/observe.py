@@ -57,6 +57,7 @@ from stepscope.comparison.whole_run import last_step_ns, run_resources, timed_st
 from stepscope.core.errors import StepscopeError
 from stepscope.core.names import is_sync_call, map_names
 from stepscope.core.schema import DEVICE_WORK
+from stepscope.core.table import filtered
 from stepscope.core.trace import Results, Trace
 
 if TYPE_CHECKING:
@@ -191,12 +192,12 @@ def workload_of(trace: Trace, functions: Functions, own: Own, is_complete: NDArr
     sizes = trace.ops.select("span_id", "input_shapes", "input_types")
     is_outer = pl.col("span_id").is_in(_calls_product(trace.spans, sizes).implode())
     sizes = sizes.with_columns(input_shapes=pl.when(~is_outer).then("input_shapes"))
-    operators = events.filter(pl.col("category") == "operator")
+    operators = filtered(events, events["category"] == "operator")
     shapes, types = of_ids(sizes, operators["span_id"])
     operators = operators.with_columns(shapes=shapes, types=types)
     operators = operators.group_by("device", "name", "shapes", "types").agg(**sums)
     launches = trace.kernels.select("span_id", *_AXES)
-    kernels = events.filter(pl.col("category") == "kernel")
+    kernels = filtered(events, events["category"] == "kernel")
     kernels = kernels.with_columns(of_ids(launches, kernels["span_id"]))
     kernels = kernels.group_by("device", "name", *_AXES).agg(**sums)
     grid = pl.format("grid {}×{}×{}, block {}×{}×{}", *_AXES)

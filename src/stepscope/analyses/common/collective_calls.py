@@ -13,7 +13,7 @@ from stepscope.analyses.common.span_lookup import are_among, in_rows, nearest_sp
 from stepscope.core.collectives import HOST_LIBRARIES, RECORDED, kinds_of, library_of, talks_to_ranks
 from stepscope.core.intervals import Intervals, apart, difference, either, locate, union
 from stepscope.core.names import kernel_class, map_names
-from stepscope.core.table import integers, is_any_of
+from stepscope.core.table import filtered, integers, is_any_of
 
 #: What PyTorch's operator around the call of a collective library is called.
 RECORD = "record_param_comms"
@@ -110,7 +110,7 @@ def computing_on_host(spans: pl.DataFrame, among: pl.Series | None = None) -> In
     waits, calls = collectives_on_host(spans).fill_null(value=False), calls_library(spans["name"])
     is_operator = ~waits & (spans["category"] == "operator")
     busy = is_operator if among is None else is_operator & among
-    rows = spans.filter(waits | busy)
+    rows = filtered(spans[["track_id", "ts_ns", "dur_ns"]], waits | busy)
     if not busy.any():
         return np.empty(0, np.int64), np.empty(0, np.int64)
     times = rows["ts_ns"].to_numpy()

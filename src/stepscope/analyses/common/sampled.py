@@ -83,6 +83,8 @@ def series_of(counters: pl.DataFrame) -> list[tuple[str, str, str | None, Stretc
     and left out, as are those without a number. Several samples of one reading (of disks that stand under one name,
     say) count as one, their mean.
     """
+    if counters.is_empty():
+        return []
     sound = counters.filter(
         pl.col("device").is_not_null(), pl.col("metric").is_not_null(), pl.col("value").is_finite()
     ).select(pl.col("device", "metric", "unit").cast(pl.String), "ts_ns", "value")

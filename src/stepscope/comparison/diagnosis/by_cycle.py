@@ -38,13 +38,14 @@ class RunByCycle:
     resources: Mapping[tuple[str, str], tuple[Floats, Floats, str | None]] = field(init=False)
 
     def __post_init__(self) -> None:
-        whole = self.observed.complete_cycles.select("cycle", "dur_ns")
+        whole = self.observed.complete_cycles[["cycle", "dur_ns", "at"]]
         object.__setattr__(self, "cycles", whole["dur_ns"].cast(pl.Float64).to_numpy())
-        rows = self.observed.parts.with_columns(pl.col("part").cast(pl.String))
+        rows = self.observed.parts.join(whole[["cycle", "at"]], on="cycle").drop_nulls("total_ns")
         parts = {}
-        for (name,), mine in rows.partition_by("part", as_dict=True).items():
-            filled = whole.select("cycle").join(mine, on="cycle", how="left", maintain_order="left")
-            parts[str(name)] = filled["total_ns"].fill_null(0).cast(pl.Float64).to_numpy()
+        for mine in rows.partition_by("part"):
+            times = np.zeros(whole.height)
+            times[mine["at"].to_numpy()] = mine["total_ns"].to_numpy()
+            parts[str(mine["part"][0])] = times
         object.__setattr__(self, "parts", parts)
         object.__setattr__(self, "resources", _series(self.observed, whole))
         if self.is_timed:
@@ -62,10 +63,10 @@ class RunByCycle:
         own = pl.coalesce("self_ns", "total_ns").cast(pl.Float64)
         rows = rows.with_columns(own=own, each=pl.col("total_ns") / pl.col("calls"))
         series = {}
-        for (device, name), mine in rows.partition_by(_WORK, as_dict=True).items():
+        for mine in rows.partition_by(_WORK):  # with keys of its own a query is planned for each
             times = np.zeros(whole.height)
             times[mine["at"].to_numpy()] = mine["own"].to_numpy()
-            series[str(device), str(name)] = (times, mine["each"].to_numpy())
+            series[str(mine["device"][0]), str(mine["name"][0])] = (times, mine["each"].to_numpy())
         return series
 
     def values(self, key: tuple[str, str]) -> Floats:

@@ -15,6 +15,7 @@ from stepscope.comparison.diagnosis.sizes import retyped, share_of_same_work, si
 from stepscope.comparison.model import COMMUNICATION, OTHER, PYTHON, WINDOWS, Cause, Evidence, RuledOut
 from stepscope.comparison.whole_run import elapsed_step_ns, tails_of
 from stepscope.core.collectives import talks_to_ranks
+from stepscope.core.table import filtered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -234,8 +235,8 @@ class View(msgspec.Struct, frozen=True, eq=False, weakref=True, dict=True):
 
     def kernels(self, device: str) -> pl.DataFrame:
         """Kernels of an accelerator, without collectives."""
-        is_mine = (pl.col("device") == device) & (pl.col("category") == "kernel")
-        return self.work.filter(is_mine & ~pl.col("is_collective"))
+        work = self.work
+        return filtered(work, (work["device"] == device) & (work["category"] == "kernel") & ~work["is_collective"])
 
 
 def not_slower(name: str, view: View) -> RuledOut:

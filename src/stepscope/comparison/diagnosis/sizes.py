@@ -6,18 +6,16 @@ import json
 import math
 import re
 from functools import lru_cache
-from itertools import chain
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from stepscope.comparison.model import MATRIX_PRODUCTS
 from stepscope.core.collectives import talks_to_ranks
+from stepscope.core.table import filtered
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from stepscope.comparison.model import Observation, Pair
+    from stepscope.comparison.model import Pair
 
 
 #: All operators that multiply matrices count as one.
@@ -104,8 +102,8 @@ def most_telling(rows: pl.DataFrame) -> pl.DataFrame:
 
 def _are_most(operators: pl.DataFrame, pair: Pair) -> bool:
     """Whether these operators take half of the time of all in either run; those in a captured graph are not visible."""
-    for side, runs in (("base", pair.base), ("other", pair.other)):
-        whole = float(_workload(runs).filter(pl.col("device") == _HOST)["time"].sum())
+    for side, rows in zip(("base", "other"), pair.workloads, strict=True):
+        whole = float(rows["time"].filter(rows["device"] == _HOST).sum())
         if not whole or float(operators[f"time_{side}"].sum()) < _MOST * whole:
             return False
     return True
@@ -118,11 +116,8 @@ def kernels_of_same_size(pair: Pair) -> tuple[float, float]:
     """
     keys = ["name", "shapes"]
     base, other = (
-        _workload(runs)
-        .filter(pl.col("shapes").str.starts_with(_GRID))
-        .group_by(keys)
-        .agg(pl.col("calls", "time").sum())
-        for runs in (pair.base, pair.other)
+        rows.filter(pl.col("shapes").str.starts_with(_GRID)).group_by(keys).agg(pl.col("calls", "time").sum())
+        for rows in pair.workloads
     )
     both = base.join(other, on=keys, suffix="_other").filter(
         (pl.col("calls_other") / pl.col("calls") - 1).abs() <= _AS_OFTEN
@@ -144,11 +139,10 @@ def share_of_same_work(pair: Pair) -> float | None:
     None if shapes are not known in both runs.
     """
     base, other = (
-        _workload(runs)
-        .filter(pl.col("shapes").is_not_null() & (pl.col("time") > 0))
+        rows.filter(pl.col("shapes").is_not_null() & (pl.col("time") > 0))
         .group_by("device", "name", "shapes")
         .agg(pl.col("calls", "time").sum())
-        for runs in (pair.base, pair.other)
+        for rows in pair.workloads
     )
     whole = float(base["time"].sum())
     if not whole or other.is_empty():
@@ -160,14 +154,13 @@ def share_of_same_work(pair: Pair) -> float | None:
 
 def _both(pair: Pair, group: pl.Expr) -> pl.DataFrame:
     tables = []
-    for suffix, runs in (("base", pair.base), ("other", pair.other)):
-        rows = _workload(runs)
+    for suffix, rows in zip(("base", "other"), pair.workloads, strict=True):
         volumes = [amount(*row) for row in rows.select("name", "shapes").iter_rows()]
-        rows = rows.with_columns(volume=pl.Series(volumes, dtype=pl.Float64), name=group).filter(
-            pl.col("volume").is_not_null()
-        )
+        sized = rows.with_columns(volume=pl.Series(volumes, dtype=pl.Float64), name=group)
         tables.append(
-            rows.group_by("device", "name", maintain_order=True).agg(
+            filtered(sized, sized["volume"].is_not_null())
+            .group_by("device", "name", maintain_order=True)
+            .agg(
                 (pl.col("volume") * pl.col("calls")).sum().alias(f"volume_{suffix}"),
                 pl.col("calls").sum().alias(f"calls_{suffix}"),
                 pl.col("time").sum().alias(f"time_{suffix}"),
@@ -181,7 +174,7 @@ def retyped(pair: Pair) -> tuple[str, ...]:
 
     Calls with other types that come on top of the old ones are added work, and no change of types.
     """
-    base, other = (_typed(runs) for runs in (pair.base, pair.other))
+    base, other = map(_typed, pair.workloads)
     known = base.select("name", "plain").unique()
     of_name = other.group_by("name").agg(pl.col("time").sum().alias("whole"))
     new = other.join(known, on=["name", "plain"], how="anti")
@@ -197,12 +190,11 @@ def retyped(pair: Pair) -> tuple[str, ...]:
     return tuple(times.sort("time", descending=True)["name"].to_list())
 
 
-def _typed(runs: Sequence[Observation]) -> pl.DataFrame:
-    """The rows of `_workload` with known element types, and these as text in the column `plain`."""
-    rows = _workload(runs).filter(pl.col("types").is_not_null())
-    return rows.with_columns(plain=pl.Series([plain(text) for text in rows["types"]], dtype=pl.String)).filter(
-        pl.col("plain") != ""
-    )
+def _typed(workload: pl.DataFrame) -> pl.DataFrame:
+    """The rows with known element types, and these as text in the column `plain`."""
+    rows = filtered(workload, workload["types"].is_not_null())
+    named = pl.Series("plain", [plain(text) for text in rows["types"]], dtype=pl.String)
+    return filtered(rows.hstack([named]), named != "")
 
 
 def plain(types: str) -> str:
@@ -213,13 +205,3 @@ def plain(types: str) -> str:
     """
     parts = [part.strip(' "') for part in types.strip("[]").split(",")]
     return " and ".join(dict.fromkeys(part for part in parts if part and part not in {"Scalar", "ScalarList"}))
-
-
-def _workload(runs: Sequence[Observation]) -> pl.DataFrame:
-    """WORKLOAD as mean over the repeats of a side: device, name, shapes, types, calls, time (own, ns)."""
-    text = pl.col(_KEYS).cast(pl.String)
-    time = pl.coalesce("self_ns_per_cycle", "total_ns_per_cycle")
-    frames = [run.workload.select(text, calls="calls_per_cycle", time=time) for run in runs]
-    rows = pl.concat(chain(frames))
-    summed = rows.group_by(_KEYS, maintain_order=True).agg(pl.col("calls", "time").sum())
-    return summed.with_columns(pl.col("calls", "time") / max(len(runs), 1))

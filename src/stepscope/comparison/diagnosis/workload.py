@@ -38,6 +38,7 @@ from stepscope.comparison.model import LAYOUT_CALLS, LAYOUT_COPIES, OPERATORS, P
 from stepscope.comparison.whole_run import mean_step_ns
 from stepscope.core import units
 from stepscope.core.names import shorten
+from stepscope.core.table import filtered
 
 if TYPE_CHECKING:
     from stepscope.comparison.diagnosis.case import View
@@ -241,11 +242,11 @@ def strangers(view: View, category: str) -> tuple[float, float] | None:
 
     `category` is `operator` or `kernel`. None if one of the runs has none of that category.
     """
-    rows = view.work.filter((pl.col("category") == category) & ~pl.col("is_collective"))
+    rows = filtered(view.work, (view.work["category"] == category) & ~view.work["is_collective"])
     shares = []
     for mine, theirs in (("base", "other"), ("other", "base")):
         whole = float(rows[f"own_ns_{mine}"].sum())
-        gone = float(rows.filter(pl.col(f"calls_{theirs}") == 0)[f"own_ns_{mine}"].sum())
+        gone = float(rows[f"own_ns_{mine}"].filter(rows[f"calls_{theirs}"] == 0).sum())
         shares.append(gone / whole if whole else None)
     return None if shares[0] is None or shares[1] is None else (shares[0], shares[1])
 
