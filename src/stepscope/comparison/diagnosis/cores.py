@@ -8,6 +8,7 @@ from stepscope.comparison import whole_run
 from stepscope.comparison.diagnosis.change import ABSENT, Change
 from stepscope.comparison.main_thread import is_worked_for
 from stepscope.comparison.model import BLOCKER, PROCESS, WORKERS
+from stepscope.core.table import filtered
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -160,7 +161,7 @@ def ran(view: View) -> Change:
 
 
 def _scheduled(view: View, category: str) -> Change:
-    rows = view.work.filter(view.work["category"] == category)
+    rows = filtered(view.work, view.work["category"] == category)
     if rows.is_empty() or not view.same_cycles:
         return ABSENT
     return Change(

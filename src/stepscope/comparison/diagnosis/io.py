@@ -23,6 +23,7 @@ from stepscope.comparison.diagnosis.sampled import (
 from stepscope.comparison.function_lines import HARDLY_THERE
 from stepscope.comparison.model import LOADING, PROCESS, Evidence, RuledOut
 from stepscope.core import units
+from stepscope.core.table import filtered
 
 _OWN_RATES = ("process_write_bytes_rate", "process_read_bytes_rate")
 _DISK_RATES = ("disk_write_bytes_rate", "disk_read_bytes_rate")
@@ -92,7 +93,7 @@ def waiting_for_disk(view: View) -> float:
         return 0.0
     device, metric, _ = disk
     gaps, off, amount = view.gaps(), blocked(view), view.per_cycle(device, metric)
-    calls = view.work.filter(view.work["category"] == "io")
+    calls = filtered(view.work, view.work["category"] == "io")
     lost = max(gaps.delta if gaps.rose() else 0.0, float(calls["delta_ns"].sum()) if calls.height else 0.0)
     lost *= view.stretch  # a profiler makes operators longer, and not what is between them
     lost = max(lost, _in_one_function(view))

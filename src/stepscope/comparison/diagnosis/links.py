@@ -19,7 +19,8 @@ from stepscope.comparison.diagnosis.change import ABSENT, Change, evidence, fold
 from stepscope.comparison.diagnosis.workload import is_other, other_work
 from stepscope.comparison.model import Evidence, RuledOut
 from stepscope.core import units
-from stepscope.core.names import shorten, transfer_kind
+from stepscope.core.names import map_names, shorten, transfer_kind
+from stepscope.core.table import filtered
 
 _PCIE = ("gpu_pcie_transmit", "gpu_pcie_receive", "gpu_pcie_tx_rate", "gpu_pcie_rx_rate")
 _NVLINK = ("gpu_link_transmit", "gpu_link_receive", "gpu_nvlink_tx_rate", "gpu_nvlink_rx_rate")
@@ -164,8 +165,8 @@ def device_copies(view: View) -> Judgement:
     name = "device_copies"
     if not any(view.kernels(device).height for device in view.devices("gpu")):
         return RuledOut(name, "no accelerator worked")
-    kind = pl.col("name").map_elements(transfer_kind, return_dtype=pl.String)
-    copies = view.work.filter(pl.col("category") == "memcpy").filter(kind.is_in(_HOST_COPIES))
+    copies = filtered(view.work, view.work["category"] == "memcpy")
+    copies = filtered(copies, map_names(copies["name"], lambda name: transfer_kind(name) in _HOST_COPIES, pl.Boolean()))
     more = copies.filter(
         (pl.col("delta_ns") > 0)
         & (pl.col("calls_real") | pl.col("is_real"))

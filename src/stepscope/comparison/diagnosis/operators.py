@@ -35,7 +35,8 @@ from stepscope.comparison.diagnosis.workload import does_more, is_other, newcome
 from stepscope.comparison.model import LAYOUT_CALLS, LAYOUT_COPIES, PROCESS, RuledOut
 from stepscope.comparison.stack_functions import COMPILES
 from stepscope.core import units
-from stepscope.core.names import is_launch_call, shorten
+from stepscope.core.names import is_launch_call, map_names, shorten
+from stepscope.core.table import filtered
 
 _SLOWER = 1.1
 #: How much slower than the rest some operators must be if all are slower.
@@ -423,7 +424,7 @@ def _around_copies(view: View, n_copies: float) -> float:
     )
     share = pl.min_horizontal(pl.lit(1.0), 2 * n_copies / added)
     views = calls.filter(pl.col("name").is_in(_AROUND_COPIES))
-    launches = calls.filter(pl.col("name").map_elements(is_launch_call, return_dtype=pl.Boolean))
+    launches = filtered(calls, map_names(calls["name"], is_launch_call, pl.Boolean()))
     launched = pl.min_horizontal(pl.lit(1.0), n_copies / added)
     return float(views.select((pl.col("delta_ns") * share).sum()).item()) + float(
         launches.select((pl.col("delta_ns") * launched).sum()).item()

@@ -39,7 +39,8 @@ from stepscope.comparison.diagnosis.threads import COLLECTED
 from stepscope.comparison.model import PROCESS, RuledOut
 from stepscope.comparison.stack_functions import WAITS
 from stepscope.core import units
-from stepscope.core.names import SYNC_OPERATORS, is_graph_launch, is_sync_call, shorten
+from stepscope.core.names import SYNC_OPERATORS, is_graph_launch, is_sync_call, map_names, shorten
+from stepscope.core.table import filtered, is_any_of
 
 #: Dispatching, recording and launching an operator costs 5 to 20 µs. If its own time is less than a few times that, the
 #: call costs more than the work.
@@ -152,8 +153,8 @@ def small_calls(view: View) -> Small:
     more = work.filter((pl.col("added") > 0) & pl.col("calls_real")).sort("delta_ns", descending=True)
     is_small = pl.col("delta_ns") / pl.col("added") < SMALL_NS
     small, long = more.filter(is_small), more.filter(~is_small)
-    is_sync = pl.col("name").is_in(SYNC_OPERATORS) | pl.col("name").map_elements(is_sync_call, return_dtype=pl.Boolean)
-    syncs = float(small.filter(is_sync).select(pl.col("added").max().fill_null(0.0)).item())
+    is_sync = map_names(small["name"], lambda name: name in SYNC_OPERATORS or is_sync_call(name), pl.Boolean())
+    syncs = max(small["added"].filter(is_sync), default=0.0)
     feeds = 0 < float(long["added"].sum()) <= 2 * syncs
     is_gone = (pl.col("own_ns_base") > 0.01 * view.base_ns) & (pl.col("calls_other") < 0.5 * pl.col("calls_base"))
     gone = work.filter(is_gone & (pl.col("category") == "operator"))
@@ -345,8 +346,8 @@ def _without_slow_steps(view: View, rows: pl.DataFrame) -> tuple[pl.DataFrame, f
 
 def graph_launches(view: View) -> tuple[float, float]:
     """Launches of captured graphs per cycle in the base and in the other run."""
-    calls = view.work.filter(pl.col("category").is_in(("runtime", "driver")))
-    launches = calls.filter(pl.col("name").map_elements(is_graph_launch, return_dtype=pl.Boolean))
+    calls = filtered(view.work, is_any_of(view.work["category"], ("runtime", "driver")))
+    launches = filtered(calls, map_names(calls["name"], is_graph_launch, pl.Boolean()))
     return float(launches["calls_base"].sum()), float(launches["calls_other"].sum())
 
 

@@ -152,7 +152,10 @@ def or_by_samples(
 
 def grown(view: View) -> pl.DataFrame:
     """Each function that really grew, the most first, with the columns of `in_functions`."""
-    rows = in_functions(view).filter(_is_much(view))
+    rows = in_functions(view)
+    if rows.is_empty():
+        return rows
+    rows = rows.filter(_is_much(view))
     often = [_more_often(view, before, after) for before, after in rows.select("visits", "visits_other").rows()]
     sigmas = pl.col("delta") / pl.col("scatter")
     most = rows.filter((sigmas > _SIGMAS) | (pl.Series(often, dtype=pl.Boolean) & (sigmas > _FEW_SIGMAS)))
