@@ -20,7 +20,7 @@ from stepscope.core.errors import StepscopeError
 from stepscope.core.report import Block
 from stepscope.core.schema import TABLES
 from stepscope.store import cache_keys
-from stepscope.store.cache_keys import code_fingerprint, key_of, settled
+from stepscope.store.cache_keys import code_fingerprint, key_of, program_fingerprint, settled
 
 
 @pytest.fixture
@@ -218,6 +218,35 @@ def test_code_that_changed_makes_other_keys(file, monkeypatch):
     assert code_fingerprint() == code_fingerprint()
     monkeypatch.setattr(cache_keys, "code_fingerprint", lambda: "newer")
     assert key_of(str(file), []) != before
+
+
+def test_the_program_is_its_code_and_data_wherever_it_lies(tmp_path, monkeypatch):
+    def fingerprint(folder):
+        cache_keys._code_of.cache_clear()
+        program_fingerprint.cache_clear()
+        monkeypatch.setattr(cache_keys, "_PACKAGE", str(folder))
+        return program_fingerprint()
+
+    here, there = tmp_path / "here", tmp_path / "there"
+    for folder in (here, there):
+        (folder / "core" / "deep").mkdir(parents=True)
+        (folder / "core" / "deep" / "x.py").write_text("1")
+        (folder / "core" / "data.json").write_text("{}")
+        (folder / "__init__.py").write_text("")
+    same = fingerprint(here)
+    assert fingerprint(there) == same
+    (there / "core" / "deep" / "__pycache__").mkdir()
+    (there / "core" / "deep" / "__pycache__" / "x.py").write_text("not code of ours")
+    (there / "core" / "notes.txt").write_text("neither")
+    assert fingerprint(there) == same
+    changes = (("core/deep/x.py", "2"), ("core/data.json", "[]"), ("__init__.py", "3"), ("core/deep/new.py", ""))
+    seen = {same}
+    for path, text in changes:
+        (there / path).write_text(text)
+        seen.add(fingerprint(there))
+    assert len(seen) == 1 + len(changes)
+    cache_keys._code_of.cache_clear()
+    program_fingerprint.cache_clear()
 
 
 def test_an_object_without_a_tag_has_no_key():

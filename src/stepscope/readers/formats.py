@@ -7,6 +7,7 @@ read: so opening a file imports the reader of its own format and no other.
 from __future__ import annotations
 
 import csv
+import os
 import re
 from functools import lru_cache
 from importlib import import_module
@@ -164,8 +165,9 @@ def is_text(head: bytes) -> bool:
 
 def _declared() -> Iterator[Format]:
     """What the folders of this one declare as FORMATS, in the order of their names."""
-    folder = Path(__file__).parent
-    for package in sorted(path.parent.name for path in folder.glob("*/__init__.py")):
+    with os.scandir(Path(__file__).parent) as entries:
+        packages = sorted(entry.name for entry in entries if entry.is_dir() and entry.name != "__pycache__")
+    for package in packages:
         yield from getattr(import_module(f"{__package__}.{package}"), "FORMATS", ())
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import time
 import zlib
 from collections.abc import Mapping
@@ -33,7 +34,7 @@ from stepscope.store._cache import find_value, put_value, remove_damaged
 from stepscope.store._folder import VERSION, schema_fingerprint
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from stepscope.core.trace import Meta
 
@@ -42,6 +43,7 @@ T = TypeVar("T")
 _WHOLE, _SAMPLES, _SAMPLE, _ENDS = 1 << 22, 30, 1 << 12, 1 << 16
 #: A second change within this time may not change the times: a few ticks of the kernel's clock, or 2 s (FAT).
 _TICK_NS, _COARSE_NS = 100_000_000, 2_100_000_000
+_PACKAGE = str(Path(__file__).parents[1])
 
 
 def key_of(path: str, extra: Sequence[object]) -> str | None:
@@ -92,24 +94,37 @@ def settled(path: str, since_ns: int) -> bool:
     return all(moment + wait <= since_ns for moment in changed)
 
 
-@cache
 def code_fingerprint() -> str:
     """Changes whenever the code that reads files changes, so that results of older code are not used."""
-    root = Path(__file__).parents[1]
-    digest = hashlib.blake2b(digest_size=16)
-    for path in sorted([*root.joinpath("readers").rglob("*.py"), *root.joinpath("core").rglob("*.py")]):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
+    return _code_of("core") + _code_of("readers")
 
 
 @cache
 def program_fingerprint() -> str:
     """Changes whenever this program changes, or the version of Polars, whose frames it stores."""
-    root = Path(__file__).parents[1]
-    digest = hashlib.blake2b(pl.__version__.encode(), digest_size=16)
-    for path in sorted((*root.rglob("*.py"), *root.rglob("*.json"))):
-        digest.update(path.read_bytes())
+    with os.scandir(_PACKAGE) as entries:
+        rooms = sorted(entry.name for entry in entries)
+    return hashlib.sha256(" ".join((pl.__version__, *map(_code_of, rooms))).encode()).hexdigest()
+
+
+@cache
+def _code_of(room: str) -> str:
+    """A digest of a file of the package, or of those in a folder of it."""
+    digest = hashlib.sha256()
+    for path in _code_in(os.path.join(_PACKAGE, room)):  # noqa: PTH118
+        digest.update(path[len(_PACKAGE) :].encode())
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+            digest.update(file.read())
     return digest.hexdigest()
+
+
+def _code_in(path: str) -> Iterator[str]:
+    """The path if it is code or data, or those of the files in the folder. `Path.rglob` takes four times as long."""
+    if path.endswith((".py", ".json")):
+        yield path
+    elif not path.endswith("__pycache__") and os.path.isdir(path):  # noqa: PTH112
+        for name in sorted(os.listdir(path)):  # noqa: PTH208
+            yield from _code_in(os.path.join(path, name))  # noqa: PTH118
 
 
 #: Smaller files are not cached: reading them takes no longer than looking for them.
