@@ -346,6 +346,19 @@ RIDDLES = frozenset(
 )
 
 
+def test_patterns_of_modules_are_compiled_when_they_are_used():
+    """A report imports 290, and uses 125. Recorders import nothing of `core` that they need not."""
+    none_of(
+        f"{path.relative_to(SRC)}:{node.lineno} use core.patterns.regex"
+        for path in FILES
+        if path.relative_to(SRC).parts[0] != "record"
+        for statement in tree(path).body
+        if not isinstance(statement, ast.FunctionDef | ast.ClassDef)
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "re.compile"
+    )
+
+
 def identifiers_of(path: Path) -> Iterator[tuple[int, str]]:
     """Every name that a file gives: to values, arguments, functions, classes."""
     for node in ast.walk(tree(path)):
