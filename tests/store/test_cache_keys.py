@@ -220,31 +220,32 @@ def test_code_that_changed_makes_other_keys(file, monkeypatch):
     assert key_of(str(file), []) != before
 
 
-def test_the_program_is_its_code_and_data_wherever_it_lies(tmp_path, monkeypatch):
-    def fingerprint(folder):
+def test_the_program_is_what_its_file_system_says_of_code_and_data(tmp_path, monkeypatch):
+    monkeypatch.setattr(cache_keys, "_PACKAGE", str(tmp_path))
+    (tmp_path / "core" / "deep" / "__pycache__").mkdir(parents=True)
+    code = [tmp_path / name for name in ("core/deep/x.py", "core/data.json", "__init__.py")]
+    for path in code:
+        path.write_text("1")
+
+    def fingerprint():
         cache_keys._code_of.cache_clear()
         program_fingerprint.cache_clear()
-        monkeypatch.setattr(cache_keys, "_PACKAGE", str(folder))
         return program_fingerprint()
 
-    here, there = tmp_path / "here", tmp_path / "there"
-    for folder in (here, there):
-        (folder / "core" / "deep").mkdir(parents=True)
-        (folder / "core" / "deep" / "x.py").write_text("1")
-        (folder / "core" / "data.json").write_text("{}")
-        (folder / "__init__.py").write_text("")
-    same = fingerprint(here)
-    assert fingerprint(there) == same
-    (there / "core" / "deep" / "__pycache__").mkdir()
-    (there / "core" / "deep" / "__pycache__" / "x.py").write_text("not code of ours")
-    (there / "core" / "notes.txt").write_text("neither")
-    assert fingerprint(there) == same
-    changes = (("core/deep/x.py", "2"), ("core/data.json", "[]"), ("__init__.py", "3"), ("core/deep/new.py", ""))
+    same = fingerprint()
+    (tmp_path / "core" / "deep" / "__pycache__" / "x.py").write_text("not code of ours")
+    (tmp_path / "core" / "notes.txt").write_text("neither")
+    assert fingerprint() == same
     seen = {same}
-    for path, text in changes:
-        (there / path).write_text(text)
-        seen.add(fingerprint(there))
-    assert len(seen) == 1 + len(changes)
+    for path in (*code, tmp_path / "core" / "deep" / "new.py"):
+        path.write_text("longer")
+        seen.add(fingerprint())
+    times = code[0].stat()
+    time.sleep(0.05)  # ticks of the kernel's clock
+    code[0].write_text("others")
+    os.utime(code[0], ns=(times.st_atime_ns, times.st_mtime_ns))  # the time of change stays that of the write
+    seen.add(fingerprint())
+    assert len(seen) == 6
     cache_keys._code_of.cache_clear()
     program_fingerprint.cache_clear()
 
