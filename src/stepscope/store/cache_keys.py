@@ -111,13 +111,13 @@ def _code_of(room: str) -> str:
 
     To read them takes as long as to read a small trace.
     """
-    found = [
+    files_of_room = [
         f"{entry.path} {state.st_size} {state.st_mtime_ns} {state.st_ctime_ns}"
         for entry in _files_in(os.path.join(_PACKAGE, room))  # noqa: PTH118
         if entry.name.endswith((".py", ".json"))
         for state in (entry.stat(),)
     ]
-    return hashlib.sha256("\n".join(sorted(found)).encode("utf-8", "surrogateescape")).hexdigest()
+    return hashlib.sha256("\n".join(sorted(files_of_room)).encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def _files_in(folder: str) -> Iterator[os.DirEntry[str]]:
